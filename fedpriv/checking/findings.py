@@ -287,8 +287,8 @@ replayed fault number-without-noise:broken
     others for another update; epsilon is infinite.
     > Replace an update that is not finite by zero, then clip it and add noise as to any other.
 replayed fault number-without-noise:call
-    In call {number} of {calls} of one instance, {count} numbers left without noise, which have noise in other
-    calls; epsilon is infinite.
+    In call {number} of {calls} of one instance, {count} numbers left without noise, which moved with the data and
+    did not in the first call; epsilon is infinite.
     > Add noise in every call.
 replayed fault number-without-noise:count
     With {pair}, a count of examples leaves without noise: the claim is about two clients' whole data, and it tells
@@ -335,6 +335,9 @@ replayed fault state-crosses-calls
     What the second call releases depends on the data of the first ({count} numbers): an update that was paid for
     once is used again.
     > Account for a run as a whole, or forget the data of a call at its end.
+replayed fault state-crosses-calls:bare
+    The second call releases {count} numbers of the data of the first without noise; epsilon is infinite.
+    > Forget the data of a call at its end, or release what is kept of them with noise.
 replayed fault unbounded-sensitivity
     With {probe.name}, of length {shorter:g} and {longer:g}, {growing} numbers that leave ({record} and others
     alike) still move, the one most by {step:.3g}: nothing bounds what one contribution does; epsilon is infinite.

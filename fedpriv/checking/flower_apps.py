@@ -539,7 +539,7 @@ class AppSubject(RoundsSubject):
                 continue
             names = bare_names(sides)
             if claim is None or claim.unit != "client":  # two clients may have unequal numbers of examples
-                names = [name for name in names if not name.rpartition(".")[2].startswith(COUNTS)]
+                names = [name for name in names if name.rpartition(".")[2] not in COUNTS]
             if names:
                 severity: Severity = "doubt" if claim is None else "fault"
                 yield finding("metrics-bare:answer", severity, kind=kind, names=", ".join(names[:3]), plays=PLAYS)

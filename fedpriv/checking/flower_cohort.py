@@ -25,17 +25,15 @@ from fedpriv.checking.flower_messages import (
     arrays_in,
     context,
     fresh,
+    hashed,
     model,
+    numbers_of,
     record,
     reply,
     values_in,
 )
-from fedpriv.checking.reading import Numbers
+from fedpriv.checking.reading import Numbers, is_word
 from fedpriv.engines.grid import RUN_ID, identify_server, stamp
-
-#: What every round's message holds beside what the strategy adds; a round's number is public.
-PUBLIC = ("server-round", "server_round", "current_round")
-
 
 Asked = TypeVar("Asked")
 
@@ -44,11 +42,13 @@ Asked = TypeVar("Asked")
 class Cohort:
     """Answers of a round's clients; the first is the neighbour. More clients than given: the last answers for them.
 
-    silent: so many clients, from the first on, send no reply; below 0: all but so many, which are the last.
+    silent: so many clients, from the first on, send no reply; below 0: all but so many, which are the last. last: the
+    neighbour is asked, and replies, after all others.
     """
 
     clients: tuple[Trained, ...]
     silent: int = 0
+    last: bool = False
 
     def of(self, count: int) -> Iterator[Trained]:
         for place in range(count):
@@ -56,7 +56,9 @@ class Cohort:
 
     def replying(self, asked: Sequence[Asked]) -> list[tuple[Trained, Asked]]:
         """(answer, what it was asked) of each client that replies."""
-        return list(zip(self.of(len(asked)), asked, strict=True))[self.silent :]
+        turned = [*asked[-1:], *asked[:-1]] if self.last else asked
+        found = list(zip(self.of(len(asked)), turned, strict=True))[self.silent :]
+        return [*found[1:], *found[:1]] if self.last and not self.silent else found
 
     def without_the_first(self) -> Cohort:
         """The same round, to which the neighbour sends no reply."""
@@ -104,7 +106,7 @@ class NewRounds:
         if metrics is not None:
             found |= values_in(metrics, "metrics")
         self.waiting = self._messages(number + 1)
-        return found | _broadcast(self.waiting[0].content.config_records.values() if self.waiting else ())
+        return found | self._broadcast(self.waiting)
 
     def evaluated(self, number: int, cohort: Cohort) -> dict[str, Numbers]:
         """What leaves of an evaluation."""
@@ -112,10 +114,27 @@ class NewRounds:
         replies = []
         for place, (trained, message) in enumerate(cohort.replying(messages)):
             stamp(message, f"evaluate-{number}-{place}")
-            metrics = MetricRecord({**trained.metrics, COUNT: trained.examples})
-            replies.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
+            replies.append(Message(RecordDict({"metrics": _metrics(trained)}), reply_to=message))
         metrics = self.strategy.aggregate_evaluate(number, replies)
-        return {} if metrics is None else values_in(metrics, "evaluation")
+        return self._broadcast(messages) | ({} if metrics is None else values_in(metrics, "evaluation"))
+
+    def _broadcast(self, messages: Sequence[Message]) -> dict[str, Numbers]:
+        """Who is asked, and what messages say beside the model that has left."""
+        told = [one.metadata for one in messages]
+        found, seen = _asked([one.dst_node_id for one in told]), set[int]()
+        found["form.sent"] = hashed(*(f"{one.message_type} {one.group_id} {one.ttl}" for one in told))
+        model = {key: array.data for key, array in self.arrays.items()}
+        for place, message in enumerate(messages):
+            if id(message.content) in seen:
+                continue
+            seen.add(id(message.content))
+            parts, name = numbers_of(message), f"broadcast {place}"
+            for key, records in message.content.array_records.items():
+                if {part: array.data for part, array in records.items()} == model:
+                    parts = {part: value for part, value in parts.items() if f"arrays.{key}." not in part}
+            del parts["form.message"], parts["form.names"]
+            found |= {_under(name, part): value for part, value in parts.items()}
+        return found
 
     def _messages(self, number: int) -> list[Message]:
         messages = list(self.strategy.configure_train(number, self.arrays, self.config, self.nodes))
@@ -127,12 +146,41 @@ class NewRounds:
         if not self.mods:  # clients that answer alike: their arrays are packed once
             if id(trained) not in self.answers:
                 self.answers[id(trained)] = dict(next(iter(reply(trained, message).content.array_records.values())))
-            metrics = MetricRecord({**trained.metrics, COUNT: trained.examples})
             arrays = ArrayRecord(self.answers[id(trained)])
-            return Message(RecordDict({ARRAYS: arrays, METRICS: metrics}), reply_to=message)
+            return Message(RecordDict({ARRAYS: arrays, METRICS: _metrics(trained)}), reply_to=message)
         kept = self.contexts.setdefault(message.metadata.dst_node_id, context())
         message.content = copy.deepcopy(message.content)  # as a connection would
         return make_ffn(lambda asked, _: reply(trained, asked), list(self.mods))(message, kept)
+
+
+class _Any:
+    """Metrics of a client that measures whatever a strategy asks for: a number under every name."""
+
+    usual = 0.5
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return super().__getitem__(key)  # type: ignore[misc]
+        except KeyError:
+            return self.usual
+
+    def get(self, key: str, default: Any = None) -> Any:
+        number = isinstance(default, int | float) and not isinstance(default, bool)
+        return self[key] if key in self or number else default  # type: ignore[operator]
+
+
+class _AnyOf(_Any, dict[str, Any]):
+    """Of the older API."""
+
+
+class _AnyRecord(_Any, MetricRecord):
+    """Of the newer."""
+
+
+def _metrics(trained: Trained, old: bool = False) -> Any:
+    found = _AnyOf(trained.metrics) if old else _AnyRecord({**trained.metrics, COUNT: trained.examples})
+    found.usual = trained.metrics.get("loss", 0.5)
+    return found
 
 
 class OldClients(ClientManager):
@@ -184,7 +232,7 @@ class OldRounds:
             self.parameters = parameters
         found |= values_in(metrics or {}, "metrics")
         self.waiting = self.strategy.configure_fit(number + 1, self.parameters, self.clients)
-        return found | _broadcast([asked.config for _, asked in self.waiting[:1]])
+        return found | self._broadcast(self.waiting)
 
     def evaluated(self, number: int, cohort: Cohort) -> dict[str, Numbers]:
         """What leaves of an evaluation."""
@@ -192,17 +240,31 @@ class OldRounds:
 
         asked = self.strategy.configure_evaluate(number, self.parameters, self.clients)
         results = [
-            (proxy, EvaluateRes(_OK, trained.metrics.get("loss", 0.0), trained.examples, dict(trained.metrics)))
+            (proxy, EvaluateRes(_OK, trained.metrics.get("loss", 0.0), trained.examples, _metrics(trained, old=True)))
             for trained, (proxy, _) in cohort.replying(asked)
         ]
         loss, metrics = self.strategy.aggregate_evaluate(number, results, [])
-        found = values_in(metrics or {}, "evaluation")
+        found = values_in(metrics or {}, "evaluation") | self._broadcast(asked)
         return found if loss is None else found | {"evaluation.loss": np.array([float(loss)])}
+
+    def _broadcast(self, asked: Sequence[tuple[ClientProxy, Any]]) -> dict[str, Numbers]:
+        """Who is asked, and what it is told beside the model that has left."""
+        found, seen = _asked([proxy.cid for proxy, _ in asked]), set[int]()
+        for place, (_, told) in enumerate(asked):
+            if id(told) in seen:
+                continue
+            seen.add(id(told))
+            found |= values_in(told.config, f"broadcast {place}")
+            if told.parameters.tensors != self.parameters.tensors:
+                arrays = parameters_to_ndarrays(told.parameters)
+                found |= arrays_in(record({str(n): one for n, one in enumerate(arrays)}), f"broadcast {place}.model")
+        return found
 
     def _reply(self, trained: Trained, asked: FitIns) -> FitRes:
         sent = parameters_to_ndarrays(asked.parameters)
         answer = [np.asarray(one + update) for one, update in zip(sent, trained.update.values(), strict=True)]
-        found = FitRes(_OK, ndarrays_to_parameters(answer), trained.examples, dict(trained.metrics))
+        metrics = dict(trained.metrics) if self.mods else _metrics(trained, old=True)
+        found = FitRes(_OK, ndarrays_to_parameters(answer), trained.examples, metrics)
         for mod in self.mods:
             found = mod(asked, found)
         return found
@@ -211,8 +273,11 @@ class OldRounds:
 _OK = Status(code=Code.OK, message="")
 
 
-def _broadcast(configs: Iterable[Any]) -> dict[str, Numbers]:
-    found: dict[str, Numbers] = {}
-    for config in configs:
-        found |= values_in({key: value for key, value in config.items() if key not in PUBLIC}, "broadcast")
-    return found
+def _asked(clients: Sequence[Any]) -> dict[str, Numbers]:
+    """How many clients are asked, which, and in what order."""
+    words = list(map(str, clients))
+    return {"form.count": hashed(str(len(words))), "form.whom": hashed(*sorted(words)), "form.order": hashed(*words)}
+
+
+def _under(name: str, part: str) -> str:
+    return f"form.{name}.{part[5:]}" if is_word(part) else f"{name}.{part}"

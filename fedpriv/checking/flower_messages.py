@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedpriv.checking.findings import Finding, finding
 from fedpriv.checking.generators import copied
-from fedpriv.checking.reading import Numbers
+from fedpriv.checking.reading import Numbers, array_file, beside
 from fedpriv.checking.subject import Pair, Probe, Subject
 from fedpriv.engines.grid import RUN_ID, empty_context, identify_server, stamp
 
@@ -110,7 +110,11 @@ def numbers_of(message: Message) -> Records:
     if message.has_error():
         error = message.error
         return {"form.error": np.array([float(error.code)]), "form.reason": hashed(str(error.reason))}
-    found: Records = {}
+    said = message.metadata  # by default a reply lives as long as what it answers, less the time since then
+    found: Records = {
+        "form.message": hashed(said.message_type, said.group_id, f"{said.ttl / 10:.0f}"),
+        "form.records": hashed(*(f"{type(one).__name__} {name}" for name, one in message.content.items())),
+    }
     for name, records in message.content.items():
         if isinstance(records, ArrayRecord):
             found |= arrays_in(records, f"arrays.{name}")
@@ -122,12 +126,13 @@ def numbers_of(message: Message) -> Records:
 
 
 def arrays_in(records: ArrayRecord, name: str) -> Records:
-    """name.key: the array as float64, flat; form.name.key: its type and shape."""
+    """name.key: the array as float64, flat; form.name.key: its type and shape, and what else leaves of it."""
     found: Records = {}
     for key, array in records.items():
-        values = array.numpy()
+        values, rest = array_file(array.data)
+        told = (array.dtype, array.shape, array.stype, values.dtype, values.shape, rest, beside(values))
         found[f"{name}.{key}"] = np.asarray(values, dtype=np.float64).ravel()
-        found[f"form.{name}.{key}"] = hashed(str(values.dtype), str(values.shape))
+        found[f"form.{name}.{key}"] = hashed(*map(repr, told))
     return found
 
 
@@ -138,6 +143,9 @@ def values_in(values: Mapping[str, Any], name: str) -> Records:
         items = value if isinstance(value, list) else [value]
         if all(isinstance(item, int | float | bool | np.number) for item in items):
             found[f"{name}.{key}"] = np.array(items, dtype=np.float64)
+            found[f"form.{name}.{key}"] = hashed(
+                *(repr((type(one), beside(np.asarray(one)))) for one in [*items, value])
+            )
         else:
             found[f"form.{name}.{key}"] = hashed(*map(repr, items))
     return found

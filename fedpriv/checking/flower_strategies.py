@@ -564,7 +564,7 @@ class StrategySubject(RoundsSubject):
         self.pairs = [*self.pairs, *telling_cohorts(self.play, min(question.dims), self.clients, removed)]
         if removed:
             self.pairs = [*self._removals(question)]
-        self.notes = [*self._metrics(claimed), *weights, *extremes(self._one), *notes]
+        self.notes = [*self._metrics(claimed), *self._counts(question), *weights, *extremes(self._one), *notes]
 
     def quiet(self) -> AbstractContextManager[None]:
         return quiet()
@@ -611,8 +611,8 @@ class StrategySubject(RoundsSubject):
         for play, what in ((self._one, "metrics"), (self._evaluated, "evaluation's metrics")):
             try:
                 sides = [
-                    [Played(play(Trained(plain(8, 1.0), {"loss": value}), SEED + seed)) for seed in range(PLAYS)]
-                    for value in (0.25, 0.75)
+                    [Played(play(Trained(plain(8, length), {"loss": loss}), SEED + seed)) for seed in range(PLAYS)]
+                    for loss, length in ((0.25, LARGE), (0.75, SMALL if what != "metrics" else LARGE))
                 ]
             except Exception:  # of foreign code: the layers say so
                 continue
@@ -620,10 +620,23 @@ class StrategySubject(RoundsSubject):
                 severity: Severity = "fault" if claimed else "doubt"
                 yield finding("metrics-bare:published", severity, what=what, names=", ".join(names[:3]), plays=PLAYS)
 
+    def _counts(self, question: Question) -> Iterator[Finding]:
+        """Numbers of examples that are published: a fault against a claim about all data of a client."""
+        try:
+            sides = [
+                [Played(self._one(Trained(plain(8, 1.0), examples=many), SEED + seed)) for seed in range(PLAYS)]
+                for many in (20, 31)
+            ]
+        except Exception:  # of foreign code: the layers say so
+            return
+        if names := bare_names(sides):
+            of_clients = question.claim is not None and question.claim.unit == "client"
+            yield finding("count-bare", "fault" if of_clients else None, names=", ".join(names[:3]))
+
     def _evaluated(self, trained: Trained, seed: int) -> dict[str, Numbers]:
         with seeded(seed), quiet():
             rounds = self.kind_of_rounds(self.strategy, self.nodes, self.mods)
-            rounds.round(1, cohort(trained))
+            rounds.round(1, cohort(trained))  # what evaluation's messages say of it, too
             return rounds.evaluated(1, cohort(trained))
 
     def _weights(self) -> Iterator[Finding]:
@@ -663,6 +676,13 @@ def _pairs(question: Question, clients: int) -> list[Pair]:
                     "one client's update and next to none, among unlike ones" + tail,
                     mixed[0],
                     mixed[1],
+                    "zero-out",
+                    "client",
+                ),
+                Pair(
+                    "the last client's update and next to none" + tail,
+                    replace(mixed[0], last=True),
+                    replace(mixed[1], last=True),
                     "zero-out",
                     "client",
                 ),

@@ -53,6 +53,22 @@ class Played:
         return np.concatenate(parts) if parts else np.zeros(0)
 
 
+def beside(read: NDArray[Any]) -> bytes:
+    """What float64 numbers that compare equal may differ in: the signs of zeros, the bits of what is no number, and
+    whole numbers beyond 2^53.
+    """
+    if read.dtype.kind == "f":
+        return read[((read == 0) & np.signbit(read)) | (read != read)].tobytes()
+    return read[(read > 2**53) | (read < -(2**53))].tobytes() if read.dtype.kind in "iu" else b""
+
+
+def array_file(value: bytes) -> tuple[NDArray[Any], bytes]:
+    """The array of a file of numpy's, and what of the file is not its numbers: the header, and what stands after."""
+    file = io.BytesIO(value)
+    found: NDArray[Any] = np.load(file, allow_pickle=False)
+    return found, value[: file.tell() - found.nbytes] + value[file.tell() :]
+
+
 def is_word(record: str) -> bool:
     """A record whose numbers are hashes: they are equal or not, and have no size."""
     return record.startswith("form.") or record.endswith(".text")
@@ -62,6 +78,7 @@ def is_word(record: str) -> bool:
 DEEPEST, MOST, ENDLESS = 12, 10_000, 10**7
 #: Bytes of floats whose sizes are this far apart are none, in powers of two.
 MOST_SCATTER = 12.0
+NPY = b"\x93NUMPY"
 #: What is known by its text.
 TEXTS = (str, Enum, PurePath, type)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|\b(?:nan|inf)\b")
@@ -73,7 +90,8 @@ def hash_number(value: object) -> float:
 
 
 def played(name: str, value: Any, objects: bool = True) -> Played:
-    """All numbers of a value under names that begin with ``name``; ``form.NAME`` is its structure as a number.
+    """All numbers of a value under names that begin with ``name``; ``form.NAME`` is its structure as a number, and what
+    leaves beside numbers that compare equal (`beside`) as another.
 
     A mapping gives the numbers of its values under their keys, a sequence or an iterator under places or the names of
     its fields, a model its state, a data frame its columns and index, any other object its attributes (without
@@ -83,7 +101,7 @@ def played(name: str, value: Any, objects: bool = True) -> Played:
     """
     reader = _Reader(objects)
     reader.read(name, value, ())
-    reader.numbers[f"form.{name}"] = np.array([hash_number(reader.form)])
+    reader.numbers[f"form.{name}"] = np.array([hash_number(reader.form), hash_number(reader.beside)])
     return Played(reader.numbers, reader.exact, tuple(dict.fromkeys(reader.unread)))
 
 
@@ -120,6 +138,7 @@ class _Reader:
         self.numbers: dict[str, Numbers] = {}
         self.exact: dict[str, NDArray[np.int64]] = {}
         self.form: list[Any] = []
+        self.beside: list[Any] = []
         self.unread: list[str] = []
         self.objects, self.full = objects, False
 
@@ -137,6 +156,7 @@ class _Reader:
             return
         if hasattr(value, "detach") and hasattr(value, "cpu"):
             value = value.detach().cpu()
+            self.form.append(str(value.dtype))
             value = (value.to_dense() if value.is_sparse else value).float().numpy() if _half(value) else value.numpy()
         if isinstance(value, (bool, int, float, complex, np.generic, np.ndarray)):
             extra = _attributes(value) if type(value).__module__ not in ("builtins", "numpy") else {}
@@ -155,14 +175,17 @@ class _Reader:
     def _array(self, name: str, read: NDArray[Any]) -> None:
         if read.dtype.kind == "c":
             read = read.view(read.real.dtype) if read.ndim else np.array([read.real, read.imag])
-        self.form.append((read.dtype.kind, read.shape))
+        self.form.append((read.dtype.str, read.shape))
+        self.beside.append(beside(read))
         self.numbers[name] = read.astype(np.float64).ravel()
         if read.dtype.kind in "iu" and read.dtype.itemsize == 8:
             self.exact[name] = read.astype(np.int64).ravel()  # unsigned ones modulo 2^64
 
     def _part(self, name: str, value: Any, within: tuple[int, ...]) -> None:
         if isinstance(value, (bytes, bytearray)):
-            value = _of_bytes(bytes(value))
+            given, value = value, _of_bytes(bytes(value))
+            if isinstance(value, np.ndarray) and given[:6] == NPY:
+                self.beside.append(array_file(bytes(given))[1])
             if value is None or isinstance(value, bytes):
                 self._not_read(name, value)
                 return
@@ -221,6 +244,8 @@ class _Reader:
         return (None if _opaque(value) else _attributes(value)), "record"
 
     def _text(self, name: str, text: str, within: tuple[int, ...]) -> None:
+        digits = re.sub(r"(?<![\d.])-?\d+", "#", re.sub(r"[eE][-+]?\d+", "e#", text))
+        self.beside += [re.sub(r"\d", "0", digits), re.findall(r"(?<![\d.])\d{16,}(?![\d.])", text)]
         with suppress(ValueError, RecursionError):
             if text[:1] in "[{" and isinstance(found := json.loads(text), (list, dict)):
                 self.read(name, found, within)
@@ -307,8 +332,8 @@ def _of_bytes(value: bytes) -> Any:
     """What bytes hold: a file of arrays, a text, or floats; the bytes themselves where that is not known."""
     torch = sys.modules.get("torch")
     with suppress(Exception):
-        if value[:6] == b"\x93NUMPY":
-            return np.load(io.BytesIO(value), allow_pickle=False)
+        if value[:6] == NPY:
+            return array_file(value)[0]
         if value[:2] == b"PK" and torch is not None and b"data.pkl" in value[:200]:
             return torch.load(io.BytesIO(value), weights_only=True)
         if value[:2] == b"PK":

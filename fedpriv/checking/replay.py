@@ -7,7 +7,7 @@ It needs no claim and no knowledge of the target. `fedpriv.checking.statistics` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -62,6 +62,8 @@ MOST_LONG_LOOKS = 2
 NO_PROTECTION = 1000.0
 #: Keys under which Flower's messages hold the number of a client's examples.
 COUNTS = ("num_examples", "num-examples")
+#: What records called "form." tell of.
+FORM = "a name, a length, a type, the sign of a zero or another detail"
 
 
 @dataclass
@@ -203,12 +205,12 @@ def _judge(subject: Subject, question: Question, pair: Pair, two: Two, found: Re
     numbers = ~two.words
     moved = bare(two)
     form = moved & two.words
-    if form.any():
-        what = "names, lengths or types" if str(two.records[form][0]).startswith("form.") else "a text"
-        found.says("form-depends-on-data:text", pair=pair.name, what=what)
     moved &= numbers
     if moved.any():
         _bare(subject, question, pair, two, moved, found, budget)
+    if form.any():
+        what = FORM if str(two.records[form][0]).startswith("form.") else "a text"
+        found.says("form-depends-on-data:text", pair=pair.name, what=what)
     gone = vanishing(two)
     if gone.any():
         found.says("noise-depends-on-data:gone", pair=pair.name, gone=_some(two, gone))
@@ -239,7 +241,7 @@ def _bare(
         names = np.unique(two.records[moved]).tolist()
         found.says("no-randomness", plays=len(two.left), pair=pair.name, records=names)
         return
-    counts = np.array([str(record).rpartition(".")[2].startswith(COUNTS) for record in two.records])
+    counts = np.array([str(record).rpartition(".")[2] in COUNTS for record in two.records])
     counts &= subject.counts_differ and pair.unit != "example"
     if (moved & counts).any():
         of_clients = question.claim is not None and question.claim.unit == "client"
@@ -582,17 +584,18 @@ def rows_of_calls(subject: Subject, question: Question, repeatable: bool, budget
         return []
     seeds = seeds_of(question.seed + 2, rows)
     sides = [[subject.play(data, seed, calls=CALLS) for seed in seeds] for data in (pair.left, pair.right)]
+    missed = _missed(pair, [[[row[call] for row in side] for side in sides] for call in range(CALLS)], question)
     columns = Columns.of([one for side in sides for row in side for one in row])
     calls = [
         Two(pair.name, one[0], one[1], columns.records, repeatable)
         for one in ([columns.matrix([row[call] for row in side]) for side in sides] for call in range(CALLS))
     ]
-    return [*_missed(calls), *_less_noise(calls, question), *_same_noise(subject, pair, seeds, repeatable)]
+    return [*missed, *_less_noise(calls, question), *_same_noise(subject, pair, seeds, repeatable)]
 
 
 def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     """Whether later calls have less noise than the first, or noise that partly cancels over the calls."""
-    columns = calls[0].varying & ~atoms(calls[0].left)
+    columns = calls[0].varying & ~np.any([atoms(call.left) for call in calls], axis=0)
     if not columns.any():
         return []
     claim, rows = question.claim, len(calls[0].left)
@@ -620,14 +623,41 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
     return found
 
 
-def _missed(calls: Sequence[Two]) -> list[Finding]:
-    """Calls, other than the first, in which numbers that have noise otherwise have none."""
-    ever = np.any([~call.fixed_left for call in calls], axis=0)
-    for number, call in enumerate(calls, 1):
-        missed = bare(call) & ever & ~call.words
-        if missed.any() and not few_values(call, missed):
-            return [finding("number-without-noise:call", number=number, calls=len(calls), count=int(missed.sum()))]
+def _missed(pair: Pair, calls: Sequence[Sequence[Sequence[Played]]], question: Question) -> list[Finding]:
+    """What first leaves without noise in a call after the first. calls: of each call both sides' plays."""
+    known = {record for one in (_two(pair, calls[0])[0],) for record in one.records[bare(one)]}
+    for number, sides in enumerate(calls[1:], 2):
+        found = _later(pair, sides, question, known, "number-without-noise:call", number=number, calls=len(calls))
+        if found:
+            return found
     return []
+
+
+def _two(pair: Pair, sides: Sequence[Sequence[Played]]) -> tuple[Two, tuple[str, ...]]:
+    """What both sides' plays of one call release, and the names of records whose length changes."""
+    columns = Columns.of([one for side in sides for one in side])
+    return Two(pair.name, columns.matrix(sides[0]), columns.matrix(sides[1]), columns.records, True), columns.ragged
+
+
+def _later(
+    pair: Pair, sides: Sequence[Sequence[Played]], question: Question, known: Collection[str], key: str, **figures: Any
+) -> list[Finding]:
+    """What a call after the first releases without noise, names and lengths too. known: records that may."""
+    (two, ragged), found = _two(pair, sides), Replay()
+    if ragged:
+        _ragged(pair, sides, ragged, found)
+    missed = bare(two) & ~np.isin(two.records, list(known))
+    numbers, count = missed & ~two.words, len(sides[0])
+    if (missed & two.words).any():
+        found.says("form-depends-on-data:text", pair=pair.name, what=FORM)
+    if numbers.any() and not few_values(two, numbers):
+        found.says(key, count=int(numbers.sum()), **figures)
+    elif numbers.any():
+        least = max(0.0, math.log(count / math.log(1e5)))
+        severity: Severity = "fault" if question.claim and question.claim.epsilon < least else "doubt"
+        figures = {"fixed": numbers.sum(), "count": count, "least": least}
+        found.says("number-without-noise:symbols", severity, pair=pair.name, **figures)
+    return [one for one in found.findings if one.name != "other-shapes"]
 
 
 def _same_noise(subject: Subject, pair: Pair, seeds: Sequence[int], repeatable: bool) -> list[Finding]:
@@ -670,8 +700,9 @@ def memory(subject: Subject, question: Question, budget: Budget) -> list[Finding
                 budget.made("calls that tell of the one before", number * len(seeds), 2 * len(seeds))
                 return []
             plays[number].append(subject.series([earlier, pair.left], seed)[1])
-    columns = Columns.of([*plays[0], *plays[1]])
-    two = Two(pair.name, columns.matrix(plays[0]), columns.matrix(plays[1]), columns.records, True)
+    if told := _later(pair, plays, question, (), "state-crosses-calls:bare"):
+        return told
+    two, _ = _two(pair, plays)
     if np.array_equal(two.left, two.right, equal_nan=True):
         return []
     difference = two.right - two.left

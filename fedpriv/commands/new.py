@@ -33,8 +33,10 @@ from fedpriv.common.printing import say
 from fedpriv.config.methods import METHODS
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-#: Words that YAML or the command line read as a value, and the class that the server half imports.
-NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "clipping_server"}
+#: Words that YAML or the command line read as a value, the options that all methods have, and (as `_class` names them)
+#: classes that a half imports under the name of one of its own.
+NO_NAMES = {"null", "none", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf", "base"}
+NO_CLASSES = {"ClippingServer", "Clipping", "Gaussian", "WeighedSum"}
 
 STRATEGY = '''\
 """@name@, server half.
@@ -330,7 +332,7 @@ def check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         words = "must be small letters, digits and _, a letter first, at most 32 characters (as in my_method)"
         raise OptionError("NAME", name, words)
-    if keyword.iskeyword(name) or name in NO_NAMES:
+    if keyword.iskeyword(name) or name in NO_NAMES or _class(name) in NO_CLASSES:
         raise OptionError("NAME", name, "is a word of Python, YAML or the project; choose another name")
     if name in METHODS:
         raise OptionError("NAME", name, "is a method of the project; choose another name")
@@ -338,7 +340,11 @@ def check_name(name: str) -> None:
 
 def _filled(text: str, name: str) -> str:
     text = text.replace("@app@", name.replace("_", "-").strip("-"))
-    return text.replace("@name@", name).replace("@Class@", "".join(part.capitalize() for part in name.split("_")))
+    return text.replace("@name@", name).replace("@Class@", _class(name))
+
+
+def _class(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 @command

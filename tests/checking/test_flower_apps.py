@@ -14,7 +14,8 @@ from flwr.clientapp.mod import LocalDpMod
 
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.flower_apps import AppSubject, AppTarget, known_guard, recognises
-from fedpriv.checking.subject import Question
+from fedpriv.checking.replay import memory, replay
+from fedpriv.checking.subject import Budget, Question
 from fedpriv.deployment.policy import read_policy
 from fedpriv.guard.release import Terms
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -123,3 +124,52 @@ def test_an_app_behind_a_guard_passes(tmp_path: Path) -> None:
     result = check_object(found.target, QUESTION, seconds=2)
     assert result.verdict == "no fault found", result.last_line
     assert result.verified == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+
+
+def _extended(answer: Message, context: Context) -> None:
+    answer.content.array_records["arrays"]["bias"].data += b"x" if DATA["rows"].mean() > 0 else b"y"
+
+
+def _typed(answer: Message, context: Context) -> None:
+    answer.metadata.message_type = "train.large" if DATA["rows"].mean() > 0 else "train.small"
+
+
+def _signed(answer: Message, context: Context) -> None:
+    answer.content.metric_records["metrics"]["rate"] = 0.0 if DATA["rows"].mean() > 0 else -0.0
+
+
+def _ordered(answer: Message, context: Context) -> None:
+    weight = answer.content.array_records["arrays"]["weight"].numpy()
+    made = weight.copy() if DATA["rows"].mean() > 0 else np.asfortranarray(weight)
+    answer.content.array_records["arrays"]["weight"] = Array(made)
+
+
+def _counted(answer: Message, context: Context) -> None:
+    answer.content.metric_records["metrics"]["num-examples-of-one-class"] = 100.5 + float(DATA["rows"].mean())
+
+
+def _kept(answer: Message, context: Context) -> None:
+    """What an earlier round kept leaves in the next one."""
+    if "earlier" in context.state:
+        answer.content["earlier"] = context.state["earlier"]
+    context.state["earlier"] = MetricRecord({"means": [float(one) for one in DATA["rows"] * np.arange(1, 4)]})
+
+
+def _nothing(answer: Message, context: Context) -> None:
+    """A sound one."""
+
+
+@pytest.mark.parametrize("leak", [_extended, _typed, _signed, _ordered, _counted, _kept, _nothing])
+def test_what_leaves_beside_the_noisy_model_is_found(leak: Any) -> None:
+    inner = message_app([LocalDpMod(1.0, 2.0, 0.9, 1e-5)])
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        answer = inner(message, context)
+        leak(answer, context)
+        return answer
+
+    found = subject(app)
+    told = [*replay(found, QUESTION, Budget(4)).findings, *memory(found, QUESTION, Budget(4))]
+    assert any(one.severity == "fault" for one in told) == (leak is not _nothing), told

@@ -9,11 +9,11 @@ import flwr.server.strategy as older
 import flwr.serverapp.strategy as newer
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
 from flwr.serverapp.strategy import dp_adaptive_clipping
 
-from fedpriv.checking.flower_messages import LARGE, SMALL, Trained, plain
+from fedpriv.checking.flower_messages import LARGE, SMALL, Trained, plain, record
 from fedpriv.checking.flower_strategies import StrategySubject, adaptive_epsilon, cohort, recognises
 from fedpriv.checking.reading import Numbers
 from fedpriv.checking.replay import replay
@@ -184,7 +184,7 @@ def test_mended_the_noise_is_of_this_norm() -> None:
 @pytest.mark.rotates(2)
 def test_the_norm_falls_when_all_are_clipped(api: Any) -> None:
     found = subject(adaptive(api, "Client", **stable()))
-    name = "broadcast.clipping_norm"
+    name = "broadcast 0.config.config.clipping_norm" if api is newer else "broadcast 0.clipping_norm"
     fallen, grown = (found.play(data, 1, calls=3)[2].numbers[name][0] for data in (ALL, NONE))
     assert fallen < 0.5 < grown
     assert "norm-moves-away" in {one.name for one in found.recognised[0].findings}
@@ -373,3 +373,101 @@ def test_a_generator_that_an_instance_holds_is_played_anew_unless_a_constant_see
     seed: int | None, expected: set[str]
 ) -> None:
     assert faults(OwnGenerator(seed)) == expected
+
+
+class Published(newer.FedAvg):
+    """Clips each update to 1, sends the noisy mean; what else leaves, its children say."""
+
+    raw: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(fraction_evaluate=0.0)
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        self.theta = {name: array.numpy() for name, array in arrays.items()}
+        return list(super().configure_train(server_round, arrays, config, grid))
+
+    def clipped(self, update: Any, place: int, count: int) -> Any:
+        return update / max(1.0, float(np.linalg.norm(update)))
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies, found = list(replies), {}
+        for name, theta in self.theta.items():
+            updates = [one.content["arrays"][name].numpy() - theta for one in replies]
+            parts = [self.clipped(one, place, len(updates)) for place, one in enumerate(updates)]
+            found[name] = theta + np.mean(parts, axis=0)
+        self.raw = found
+        noisy = {name: one + np.random.normal(0, 0.4, one.shape) for name, one in found.items()}  # noqa: NPY002
+        return record(noisy), self.metrics(replies)
+
+    def metrics(self, replies: Any) -> Any:
+        return None
+
+
+class RawModelNext(Published):
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        messages = super().configure_train(server_round, arrays, config, grid)
+        for one in messages if self.raw else ():
+            one.content["arrays"] = record(self.raw)
+        return messages
+
+
+class RoundNumberHoldsData(Published):
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        messages = super().configure_train(server_round, arrays, config, grid)
+        size = 0.0 if self.raw is None else float(np.abs(self.raw["bias"]).sum())
+        for one in messages:
+            one.content["config"] = ConfigRecord({"current_round": size})
+        return messages
+
+
+class LastIsNotClipped(Published):
+    def clipped(self, update: Any, place: int, count: int) -> Any:
+        return update if place == count - 1 else super().clipped(update, place, count)
+
+
+class Accuracy(Published):
+    def metrics(self, replies: Any) -> Any:
+        return MetricRecord({"accuracy": float(np.mean([one.content["metrics"]["accuracy"] for one in replies]))})
+
+
+class Counts(Published):
+    def metrics(self, replies: Any) -> Any:
+        return MetricRecord({"examples": int(sum(one.content["metrics"]["num-examples"] for one in replies))})
+
+
+CLAIMED = Question(claim=Claim(30.0, 1e-5, adjacency="zero-out", unit="client"), dims=(16,))
+
+
+@pytest.mark.parametrize("kind", [Published, RawModelNext, RoundNumberHoldsData, LastIsNotClipped, Accuracy, Counts])
+def test_what_a_strategy_publishes_beside_its_noisy_model_is_found(kind: Any) -> None:
+    found = recognises(kind(), CLAIMED)
+    assert isinstance(found, StrategySubject)
+    faults = {
+        one.name for one in (*found.notes, *replay(found, CLAIMED, Budget(3)).findings) if one.severity == "fault"
+    }
+    expected = {
+        RawModelNext: {"number-without-noise"},
+        RoundNumberHoldsData: {"number-without-noise"},
+        LastIsNotClipped: {"unbounded-sensitivity", "moves-more-than-claimed"},
+        Accuracy: {"metrics-bare"},
+        Counts: {"count-bare"},
+    }
+    assert faults == expected.get(kind, set())
+
+
+@BOTH
+def test_evaluation_is_asked_for_any_metric(api: Any) -> None:
+    name = "evaluate_metrics_aggr_fn" if api is newer else "evaluate_metrics_aggregation_fn"
+
+    def of_new(records: Any, weight: str) -> Any:
+        return MetricRecord(
+            {"accuracy": float(np.mean([next(iter(one.metric_records.values()))["accuracy"] for one in records]))}
+        )
+
+    def of_old(metrics: Any) -> Any:
+        return {"accuracy": float(np.mean([one["accuracy"] for _, one in metrics]))}
+
+    found = subject(api.FedAvg(**{name: of_new if api is newer else of_old}))
+    (told,) = [one for one in found.notes if one.name == "metrics-bare" and "evaluation's" in one.text]
+    assert "evaluation.accuracy" in told.text

@@ -184,3 +184,28 @@ def test_what_plays_a_target_needs_numpy_alone() -> None:
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
     assert "numpy" in imported and not imported & {"scipy", "torch", "pandas", "pydantic", "flwr", "fedpriv.privacy"}
+
+
+def _file(values: Any, tail: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue() + tail
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (0.0, -0.0),
+        (2**60, 2**60 + 1),
+        (10**30, 10**30 + 1),
+        (np.zeros(2, np.float32), np.zeros(2)),
+        (np.ones(2, ">f8"), np.ones(2)),
+        ("sent 1.50", "sent 1.5"),
+        (_file(VALUES, b"x"), _file(VALUES, b"y")),
+        (np.array([0x7FF8000000000000]).view(float), np.array([0x7FF8000000000001]).view(float)),
+    ],
+)
+def test_what_equal_numbers_differ_in_is_read(one: Any, other: Any) -> None:
+    first, second = (played("released", value).flat() for value in (one, other))
+    assert not np.array_equal(first, second, equal_nan=True)
+    assert np.array_equal(first, played("released", one).flat(), equal_nan=True)

@@ -82,6 +82,13 @@ def test_no_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["taken.yaml"]
 
 
+@pytest.mark.parametrize("name", ["base", "gaussian", "clipping", "clipping_", "weighed_sum", "clipping_server"])
+def test_a_name_that_a_half_or_the_configuration_has_already_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OptionError, match=f"NAME={name}: is a word of Python, YAML or the project"):
+        make_method(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 # --- a Flower app --------------------------------------------------------------------------------------------
 
 
