@@ -86,12 +86,14 @@ class Unknown(Exception):
 def main(arguments):
     """The command. Returns the exit code: the worst of what was found, and 1 before 3."""
     paths = [word for word in arguments if not word.startswith("key=")]
-    key = next((word[4:] for word in arguments if word.startswith("key=")), None)
+    given = [word[4:] for word in arguments if word.startswith("key=")]
     report, STOP[0] = Report(), time.perf_counter() + SECONDS
     np.seterr(all="ignore")
     try:
         first, *older = [read(path) for path in paths]
-        keys = check(first, key, report)
+        if len(given) > 1:
+            raise ValueError("key= is given twice")
+        keys = check(first, *given or [None], report)
         for other in older:
             check(other, None, Report(report))
             check_goes_on(first, other, keys, report)

@@ -171,6 +171,8 @@ def test_the_same_certificate_signed_by_another_key_is_found(
     assert verdict(sign(of_run, OTHER))[0] == 0  # without a key nobody can know
     code, told = verdict(sign(of_run, OTHER), f"key={MINE.public}")
     assert code == 1 and "FALSE: this is the key that was given" in told
+    code, told = verdict(sign(of_run, OTHER), f"key={OTHER.public}", f"key={MINE.public}")
+    assert code == 2 and "key= is given twice" in told
 
 
 def test_lines_taken_out_moved_or_cut_are_found(of_run: Json, verdict: Callable[..., tuple[int, str]]) -> None:
