@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError
 
 from fedpriv.client.contract import Site
-from fedpriv.client.memory import ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
+from fedpriv.client.memory import Answer, ClientMemory, StaleRequest, Waiting, read_memory, repeated_answer
 from fedpriv.common.files import write_atomic
 from fedpriv.common.identities import Identity, new_identity
 from fedpriv.common.messages import (
@@ -100,6 +100,12 @@ class MaskedSum:
         after, found = member.mask(sealed, residues, theta)
         self.waiting = _waiting(after)
         return found
+
+    def uploaded(self, memory: ClientMemory) -> ClientMemory:
+        """The memory after an upload whose numbers are not kept."""
+        assert self.waiting is not None, "`masked` comes first"
+        place_alone = Answer(self.waiting.round, self.waiting.attempt, None)
+        return replace(memory, waiting=self.waiting, answer=place_alone)
 
     # --- the exchanges ---------------------------------------------------------------------------------------
 
@@ -185,15 +191,16 @@ def kept(path: Path) -> bytes | None:
 
 
 def make_room(own: Path, most: int) -> None:
-    """Keeps the newest states of the folder, ``most`` runs' with the ``own``. Of one that has uploaded in a sum, its
-    place stays: who joins a sum again answers for two groups, of which `fedpriv.secure_sum.rules` says one.
+    """Keeps the newest states of the folder, ``most`` runs' with the ``own``. Of one that has uploaded in a sum, the
+    place of its last upload stays, whatever keys it has made since: who joins a sum again answers for two groups, of
+    which `fedpriv.secure_sum.rules` says one.
     """
     others = sorted((path for path in own.parent.glob("*.safetensors") if path != own), key=_changed)
     for path in others[: max(0, len(others) + 1 - most)]:
         with suppress(SafetensorError):  # a damaged one
-            waiting = ClientMemory.from_bytes(path.read_bytes()).waiting
-            if waiting is not None and _STATE in waiting.tensors and _read(waiting).uploaded:
-                place_alone = ClientMemory(waiting=Waiting(waiting.round, waiting.attempt, {}))
+            memory = ClientMemory.from_bytes(path.read_bytes())
+            if memory.answer is not None and memory.waiting is not None and _STATE in memory.waiting.tensors:
+                place_alone = ClientMemory(answer=memory.answer.closed())
                 write_atomic(path.with_suffix(_CLOSED), place_alone.to_bytes(), mode=0o600)
         path.unlink(missing_ok=True)
 

@@ -346,8 +346,7 @@ class _Answering:
         part = self._sum(ledger, lambda: ledger.append(booked, self.run, self.opened))
         part.expect(self.request, self.model.vector)
         residues = part.masked(to_residues(whole, self.terms.bits))
-        memory = read_memory(part.site.store)
-        part.site.store.keep(replace(memory, waiting=part.waiting))
+        part.site.store.keep(part.uploaded(read_memory(part.site.store)))
         packed = Model(self.model.key, {PACKED: pack_residues(residues, self.terms.bits)})
         return RecordDict({packed.key: packed.record(np.zeros(0)), METRICS: MetricRecord({NUM_EXAMPLES: 1})})
 

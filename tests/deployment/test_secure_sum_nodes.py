@@ -295,14 +295,15 @@ def test_no_option_makes_a_second_set_of_keys(network: Machines) -> None:
         assert asker(network, overrides)(1, **(asked | other)).error.code == Refusal.UNSAFE_SUM
 
 
+@pytest.mark.parametrize("later", [[], [2]], ids=["at once", "after the keys of a later round"])
 def test_a_node_that_is_made_to_forget_a_sum_does_not_join_it_again(
-    network: Machines, monkeypatch: pytest.MonkeyPatch
+    later: list[int], network: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys of other runs cost nothing. Who joins twice answers twice: a member that was named a survivor and uploaded
     nothing could be left out the second time, its key opens, and so does a first sum of fewer than the floor.
     """
     monkeypatch.setattr("fedpriv.deployment.gate.MOST_STATES", 2)
-    overrides = network.overrides(f"{RUN} num_rounds=1 engine.round_timeout=1")
+    overrides = network.overrides(f"{RUN} num_rounds=2 engine.round_timeout=1")
     asked = {"exchange": KEYS, "members": [0, 1, 2, 3], "model-digest": bytes(32), "key-attempt": 0}
     heard: list[Message] = []
     again: list[Message] = []
@@ -310,7 +311,10 @@ def test_a_node_that_is_made_to_forget_a_sum_does_not_join_it_again(
     def hear(message: Message, deliver: Callable[..., Message]) -> Message | None:
         if told(message)[0] == KEYS:
             heard.append(message)
-        if told(message)[0] == CONFIRM:
+        if told(message)[0] == CONFIRM and not again:
+            run = str(message.content["config"]["run"])  # type: ignore[index,call-overload]
+            for server_round in later:
+                assert not asker(network, overrides, name=run)(server_round, **asked).has_error()
             for number in range(3):
                 assert not asker(network, overrides, name=f"{number:032x}")(1, **asked).has_error()
             again.append(deliver(heard[0]))

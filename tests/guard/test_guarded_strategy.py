@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedXgbBagging
 from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
 from fedpriv.common.errors import OptionError, RunFailed
-from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, SHARES, TRAIN, UNMASK, Refusal, refusal
+from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, RUN, SHARES, TRAIN, UNMASK, Refusal, refusal
 from fedpriv.guard.guarded_message import GUARD
 from fedpriv.guard.release import claimed_epsilon
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
@@ -223,6 +223,31 @@ def test_a_second_upload_in_one_sum_is_refused(tmp_path: Path) -> None:
     fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(Twice(network), weights(), num_rounds=1)
     assert [reply.error.code for reply in again] == [Refusal.UNSAFE_SUM] * 4
     assert len(network.booked(0)) == 1
+
+
+def test_a_machine_that_is_made_to_forget_a_sum_does_not_join_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By keys of a later round, then by those of other runs."""
+    monkeypatch.setattr("fedpriv.guard.member_state.MOST_SUMS", 2)
+    network, keys, again = GuardedMachines(tmp_path, 4, **SUM), [], []
+
+    class Forgetting(MachinesGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            sent = list(messages)
+            found = super().send_and_receive(sent, timeout=timeout)
+            asked = [one for one in sent if one.content.get(GUARD, {}).get(EXCHANGE) == KEYS]
+            keys.extend(asked[:1])
+            if asked and len(keys) == 2:
+                for run in "abc":
+                    own = ConfigRecord(dict(asked[0].content[GUARD]) | {RUN: run})
+                    other = Message(RecordDict({GUARD: own}), asked[0].metadata.dst_node_id, "train")
+                    assert not self.machines.deliver(other, 0).has_error()
+                again.append(self.machines.deliver(keys[0], 0))
+            return found
+
+    fedpriv.guarded(FedAvg(fraction_evaluate=0.0)).start(Forgetting(network), weights(), num_rounds=2)
+    assert [reply.error.code for reply in again] == [Refusal.STALE]
 
 
 def test_machines_of_a_sum_that_disagree_are_not_added_up(tmp_path: Path) -> None:
