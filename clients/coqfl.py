@@ -182,6 +182,8 @@ class CoQFLClient(OneBitClient):
         if waiting is None or waiting.round != request.round:
             raise StaleRequest(f"round {request.round}: a seed is asked for, but there is no key of this round")
         session = self._session(request, _attempt(request))
+        if self._site().client != min(session.members):  # sealed by both of a pair, one nonce would serve two seeds
+            raise KeyRefused("seeds are asked of the group's first member alone")
         private, sealed = _private(waiting), []
         for member, key in self._peer_keys(request, session).items():
             try:

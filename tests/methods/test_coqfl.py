@@ -230,6 +230,14 @@ def seeds_of(client: CoQFLClient, number: int, group: list[int], keys: dict[int,
     return [array.tobytes() for array in client.fit([], {ROUND: 1, ATTEMPT: 0, EXCHANGE: SEEDS, **options})[0]]
 
 
+def test_only_a_groups_first_member_seals_seeds() -> None:
+    """Two seeds under one key and one nonce: what the server relays would show their difference."""
+    clients, keys = a_signed_group()
+    assert seeds_of(clients[2], 2, [2, 5, 7], keys)
+    with pytest.raises(KeyRefused, match="first member alone"):
+        seeds_of(clients[5], 5, [2, 5, 7], keys)
+
+
 def test_a_groups_seed_is_sealed_for_signed_keys_alone_and_taken_from_a_signed_leader_alone() -> None:
     group = [2, 5, 7]
     clients, keys = a_signed_group()
