@@ -18,7 +18,11 @@ from fedpriv.runs.flower_accountant import ABOUT, LEDGER, TO_OUTSIDERS
 
 ASSUMED = (
     "The server is trusted: it sees every update, clips, and adds noise that Flower draws with numpy, not with the "
-    "operating system's generator.",
+    "operating system's generator, and that nobody can repeat: no program of it called numpy.random.seed.",
+    "The ledger has what Flower told its accountant, which sees no update. In Flower's client-side twin each client "
+    "clips, by the mod, and one that does not has no bound. Every update was finite: Flower neither refuses nor clips "
+    "one that holds a NaN.",
+    "Metrics that the strategy aggregates are not covered: none that tells of clients' data was shown to anybody.",
     "In the other world one client's update counts as zero; how many clients a round has is public.",
 )
 

@@ -42,6 +42,8 @@ from fedpriv.report.words import (
 
 #: Options that may differ within a group: the seed, and where and by which engine the runs were computed.
 NOT_COMPARED = ("seed", "run_dir", "engine", "operations", "tracking")
+#: Of them, what changes results unless it has this value.
+OF_ENGINE = {"faults": [], "precision": "float32"}
 #: Shown for an option that a method does not have, and significant digits of a number where they tell all apart.
 NOT_THERE, DIGITS = "–", 4
 #: Options in front of a row; further ones stand behind its epsilons.
@@ -306,7 +308,8 @@ def _own(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, parts, value in named
-        if parts[0] not in NOT_COMPARED and not (parts[0] == "strategy" and len(parts) == 3 and parts[2] in chosen)
+        if not (parts[0] in NOT_COMPARED and (parts[0] != "engine" or value == OF_ENGINE.get(parts[1], value)))
+        and not (parts[0] == "strategy" and len(parts) == 3 and parts[2] in chosen)
     }
 
 

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike
 
 #: The chance of any wrong verdict among those of a family, on both sides together.
 FAMILY_ERROR = 0.05
+#: Differences are equal where they differ by no larger share: 0.8 - 0.7 and 0.9 - 0.8 do, by 1e-15.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
 
 def t_test(differences: ArrayLike) -> tuple[Any, Any]:
     """One-sided p-values against "the mean is at most 0" and "at least 0", of two differences or more (the last axis).
-    Equal ones have no spread to divide by: then that of the sign test, since a few that agree to the last digit prove
+    Equal ones, but for rounding, have no spread to divide by: then that of the sign test, since a few that agree prove
     nothing of more.
     """
     from scipy.stats import ttest_1samp  # half a second to import
@@ -60,8 +62,8 @@ def t_test(differences: ArrayLike) -> tuple[Any, Any]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # no spread, or an infinite value: below
         tested = ttest_1samp(values, 0.0, axis=-1)
+        equal = (abs(values - values[..., :1]) <= ROUNDING * abs(values[..., :1])).all(-1)
     sign, half = np.sign(values.mean(-1)), tested.pvalue / 2
-    equal = (values == values[..., :1]).all(-1)
     same = np.where(sign == 0, 1.0, 0.5 ** values.shape[-1])
     ahead, behind = np.where(equal, same, half), np.where(equal, 1.0, 1 - half)
     finite = np.isfinite(values).all(-1)

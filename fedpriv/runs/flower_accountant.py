@@ -3,8 +3,10 @@ Flower's is a Renyi bound, a ledger that outlives the server, and a budget.
 
 What is composed, at a trusted server that sends the mean of n clipped updates with noise of standard deviation z C / n:
 in the other world one client's update counts as zero. Flower releases nothing unless all n have replied with equal
-weights, so the mean moves by at most C / n, and a round is a Gaussian of multiplier z. With Poisson samples of rate
-q = n / population (a strategy of one's own must draw them, and divide by the expected n) it is a sampled Gaussian.
+weights, so the mean moves by at most C / n, and a round is a Gaussian of multiplier z. That needs finite updates, which
+no accountant sees: Flower neither refuses nor clips one that holds a NaN. In the client-side twin each client clips.
+With Poisson samples of rate q = n / population (a strategy of one's own must draw them, and divide by the expected n)
+it is a sampled Gaussian.
 
 A budget holds whoever chooses z from earlier outputs: of Gaussians mu^2 = sum 1/z^2 is a filter (Smith and Thakurta
 2022), and what they compose to is the same function of it. Of sampled ones no such figure is that tight, so their z and

@@ -86,12 +86,12 @@ def test_a_budget_is_held_exactly_and_by_a_filter_where_the_noise_changes() -> N
         fedpriv.accountant(100).would_exceed(event)
 
 
-def client() -> ClientApp:
+def client(update: Any = 1) -> ClientApp:
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        arrays = {name: Array(array.numpy() + 1) for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
+        arrays = {name: Array(array.numpy() + update) for name, array in message.content["arrays"].items()}  # type: ignore[union-attr]
         content: Any = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 10})}
         return Message(RecordDict(content), reply_to=message)
 
@@ -128,6 +128,21 @@ def test_flowers_wrapper_books_here_and_stops_at_the_budget(tmp_path: Path, monk
     assert checked.returncode == 0, checked.stdout + checked.stderr
     with pytest.raises(RunFolderError, match="holds the ledger of another accountant"):
         fedpriv.accountant(5, folder=tmp_path / "dp")
+
+
+@pytest.mark.parametrize(("twin", "update"), [("Server", [np.nan, 1e6]), ("Client", [0.0, 1e6])])
+def test_a_certificate_says_where_flowers_clip_is_none(twin: str, update: list[float], tmp_path: Path) -> None:
+    """Flower scales an update whose norm is NaN by 1, and in the client-side twin the server clips nobody."""
+    from flwr.serverapp import strategy
+
+    wrapper = getattr(strategy, f"DifferentialPrivacy{twin}SideFixedClipping")
+    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=4, min_train_nodes=4)
+    of_dp = wrapper(inner, 5.0, 1.0, 4, accountant=fedpriv.accountant(4, folder=tmp_path / "dp"))
+    model = ArrayRecord([np.zeros(2, np.float32)])
+    found = of_dp.start(AppNodes(client(np.asarray(update, np.float32)), 4), model, 1)
+    assert found.arrays.to_numpy_ndarrays()[0][1] > 1e5  # C / n is 0.25, and the noise's deviation 1.25
+    (told,) = [one for one in of_any(tmp_path / "dp").content["assumptions"] if "sees no update" in one]
+    assert "each client clips, by the mod" in told and "nor clips one that holds a NaN" in told
 
 
 def test_a_folder_is_what_was_spent_whoever_wrote_it_and_in_whatever_order(tmp_path: Path) -> None:

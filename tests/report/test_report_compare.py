@@ -97,6 +97,19 @@ def test_a_repeated_seed_counts_once(tmp_path):
     assert [(path.name, "same configuration and seed" in why) for path, why in comparison.left_out] == [("b", True)]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("precision", "bfloat16"), ("faults", {"rate": 0.3, "kinds": ["drop"]}), ("faults", [{"round": 1, "client": 0}])],
+)
+def test_runs_whose_engine_changes_the_result_are_no_seeds_of_the_others(option, value, tmp_path):
+    """A run with planned faults was left out as a repetition of that without, or counted as one more seed of it."""
+    runs = [make_run(tmp_path / f"{seed}{name}", seed=seed, rounds=2) for seed in range(2) for name in "ab"]
+    for run in runs[1::2]:
+        change(run, f"engine.{option}", value)
+    found = compared(*runs)
+    assert [len(group.runs) for group in found.groups] == [2, 2] and not found.left_out
+
+
 def test_of_equal_runs_the_whole_one_counts(tmp_path):
     for name in "abc":
         make_run(tmp_path / name, rounds=2)
