@@ -296,7 +296,7 @@ def _tilt(laws: Sequence[Vector], counts: Sequence[int], step: float, first: int
         total = math.fsum(
             n * _log_sum(law, tilt * step * block) for law, block, n in zip(coarse, blocks, counts, strict=True)
         )
-        return step * first + (total - log_delta) / tilt
+        return step * first + (total - log_delta - math.log1p(tilt)) / tilt - math.log1p(1 / tilt)
 
     low, high = math.log(1e-6), math.log(30 / step)
     for _ in range(40):
