@@ -12,7 +12,8 @@ Past 9.4 standard deviations no pair reaches: 2^-67 of the mass, but what the ot
 most often. So draws beyond `FAR` are drawn again from the tail that rounds to there (a tail from `FAR` itself gave one
 multiple 1.5 times its share and those beyond it 2^-17 more or less), by 1,024 bits, which reach 37. float32 holds
 multiples of the step up to 16 standard deviations at least, the rest is float64. A rounded Gaussian is post-processing
-of a Gaussian. Laplace draws, which else end at 75 scales, likewise.
+of a Gaussian. Laplace draws, which else end at 75 scales, likewise: up to `FAR_LAPLACE` the 53 bits of their uniforms
+move the mass of a tail by less than 2^-29 of itself (at 30 scales, by 2^-11).
 `noise.add_normal` puts the values onto the same grid. Google's library rounds likewise ("Secure noise generation",
 2020). The alternative is a sum of several float draws (Holohan and Braghin, ESORICS 2021; Opacus, `secure_mode`): four
 times the work, and the low bits of the values still show (Haney et al. 2022).
@@ -37,7 +38,7 @@ from fedpriv.mechanisms.laws import Vector
 from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
 
 #: Beyond so many standard deviations, or scales of a Laplace draw, a number is drawn again.
-FAR, FAR_LAPLACE = 7.0, 30.0
+FAR, FAR_LAPLACE = 7.0, 15.0
 #: Up to here every whole number is a float32.
 MOST_FLOAT = 2**24
 CHUNK = 2**14  # pairs at a time: the working arrays stay in a core's cache, and torch starts no second thread

@@ -224,6 +224,11 @@ def test_where_secure_tails_begin_no_multiple_has_more_than_its_share(
     assert stats.chisquare(torch.bincount(draws, minlength=9), -20_000 * np.diff(above, append=0)).pvalue > 0.01
 
 
+def test_laplace_draws_are_made_of_enough_bits_up_to_their_tails() -> None:
+    """A uniform below u of 53 bits has a probability of up to u + 2^-53: at 30 scales a tail had 2^-11 too much."""
+    assert 2.0**-53 * np.exp(secure_noise.FAR_LAPLACE) < 2.0**-29
+
+
 @pytest.mark.parametrize("std", [-1.0, float("nan"), float("inf"), 1e-40])
 def test_secure_noise_refuses_a_scale_that_is_none(std: float) -> None:
     for draw in (SecureNoise().normal, SecureNoise().laplace):
