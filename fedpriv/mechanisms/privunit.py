@@ -9,17 +9,16 @@ t < eps. Hence sup_S P(S) - e^t P'(S) <= p (1 - e^(t - eps)), with equality if t
 gamma >= 0: opposite inputs dominate every pair at every t, and the ratio takes the values e^eps, 1, e^-eps with
 probabilities p, 1 - p - p e^-eps, p e^-eps under u (`laws.cap_response`). t < 0 follows by exchanging the inputs.
 
-What is computed, and what it costs. The bit "in the cap", the tail probability of T and the replaced tails of Gaussians
-come from whole random words, so many that no event of probability e^-epsilon is lost (`_words`); T is the inverse
-incomplete beta function of a tail probability that keeps its digits, from whichever side of the sphere is nearer.
+What is computed, and what it costs. The bit "in the cap" and the tail probability of T come from whole random words,
+so many that no event of probability e^-epsilon is lost (`_words`); T is the inverse incomplete beta function of a tail
+probability that keeps its digits, from whichever side of the sphere is nearer.
 V = T u + sqrt(1 - T^2) W in float64, W a normalised Gaussian orthogonal to u. Its low bits depend on u: they could show
 which u is possible. So V goes onto the grid of a Gaussian of standard deviation s = 2^-7/sqrt(d) per coordinate, which
 is added (`noise.grid_step`): release = (onto_grid(V) + N)/m, as float32. The length grows by 3e-5 of itself. The proof:
 - Let V0 be the exact release and N0 an exact Gaussian. V0 + N0, rounded to the grid, is post-processing of V0.
 - onto_grid(V) + N has the law of (onto_grid(V) + N0) rounded, up to factors: `secure_noise` draws a coordinate's
-  Gaussian within a factor 1 +- 2^-29 of the rounded law up to 7 standard deviations. Beyond, draws are replaced by
-  draws from the exact tail (`with_exact_tails`). Three Gaussians a coordinate (W's has two parts): e^(+-3 d 2^-28),
-  2^-28 to be safe.
+  Gaussian within a factor 1 +- 2^-29 of the rounded law, by 1,024 bits in its tails, more than any `_words` here.
+  Three Gaussians a coordinate (W's has two parts): e^(+-3 d 2^-28), 2^-28 to be safe.
 - There is a coupling with |onto_grid(V) - V0| <= mu s: half a step of the grid in each coordinate (sqrt(d) 2^-20 s);
   W's own grid (`noise.fine_step`, 2^-36, for a Gaussian of length at least sqrt(d)/4: shorter ones are drawn again,
   which leaves the law of the direction as it is) and float64, together below 2^-34; T, below 2e-8/sqrt(d).
@@ -51,7 +50,7 @@ from torch import Tensor
 
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.laws import Vector
-from fedpriv.mechanisms.noise import NoiseSource, fine_step, finite_or_zero, grid_step, l2_norm
+from fedpriv.mechanisms.noise import NoiseSource, finite_or_zero, grid_step, l2_norm
 from fedpriv.mechanisms.unit_cap import LARGEST_EPSILON, Cap, best_cap, tail_quantile
 from fedpriv.mechanisms.unit_projections import Key
 
@@ -59,9 +58,6 @@ from fedpriv.mechanisms.unit_projections import Key
 BLUR = 2.0**-7
 #: What is charged of delta for floating point. The proof needs less.
 DELTA = 1e-12
-#: Standard deviations beyond which a Gaussian is drawn again (`with_exact_tails`).
-FAR = 7.0
-_LOG_FAR_TAIL = -27.384307498811076  # ln P(N > 7)
 #: 1 - p' below which only epsilon and delta are charged: its digits would be lost in p'.
 _LEAST_OUTSIDE = 1e-6
 #: Norms within these bounds come from squares that float64 holds with all their digits.
@@ -174,12 +170,12 @@ def release_unit(vectors: Tensor, setting: PrivUnit, noise: NoiseSource) -> Tens
     height, side = _heights(inside, tail, (words[..., -1] & 1).numpy() == 1, cap)
     std = BLUR / math.sqrt(cap.dimension)
     step = grid_step(std)
-    released, along, length = _sideways(units, noise, setting.words)
+    released, along, length = _sideways(units, noise)
     # T u + sqrt(1 - T^2) W in steps of the grid, W = (g - along u)/length, in two passes over memory
     scale = torch.from_numpy(side) / (length * step)
     released.mul_(scale.unsqueeze(-1))
     released.addcmul_(units, (torch.from_numpy(height) / step - along * scale).unsqueeze(-1)).round_()
-    released.add_(with_exact_tails(noise.normal(units.shape, std), std, noise, setting.words), alpha=1 / step)
+    released.add_(noise.normal(units.shape, std), alpha=1 / step)
     return released.mul_(step / cap.mean).float()
 
 
@@ -197,20 +193,20 @@ def _heights(inside: np.ndarray, tail: Vector, upper: np.ndarray, cap: Cap) -> t
     return np.asarray(np.where(inside | upper, height, -height)), np.asarray(2 * np.sqrt(x * (1 - x)))
 
 
-def _sideways(units: Tensor, noise: NoiseSource, words: int) -> tuple[Tensor, Tensor, Tensor]:
+def _sideways(units: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor, Tensor]:
     """(g, along, length), float64 [..., d], [...] and [...], with W = (g - along u)/length uniform among the unit
     vectors orthogonal to u.
     """
     dimension = units.shape[-1]
-    found, along, length = _across(units, noise, words)
+    found, along, length = _across(units, noise)
     while bool((short := length < math.sqrt(dimension) / 4).any()):
         own = noise if noise.each is None else noise.of(short.nonzero().flatten())
-        found[short], along[short], length[short] = _across(units[short], own, words)
+        found[short], along[short], length[short] = _across(units[short], own)
     return found, along, length
 
 
-def _across(units: Tensor, noise: NoiseSource, words: int) -> tuple[Tensor, Tensor, Tensor]:
-    found = with_exact_tails(noise.fine_normal(units.shape, 1.0), 1.0, noise, words)
+def _across(units: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor, Tensor]:
+    found = noise.fine_normal(units.shape, 1.0)
     if units.shape[-1] < 64:  # what is orthogonal may be a small part of g: subtracted first, so that no digit is lost
         for _ in range(2):
             found.addcmul_(units, _inner(found, units, noise).unsqueeze(-1), value=-1.0)
@@ -223,27 +219,6 @@ def _inner(left: Tensor, right: Tensor, noise: NoiseSource) -> Tensor:
     if noise.each is None:
         return torch.linalg.vecdot(left, right)
     return torch.stack([torch.linalg.vecdot(own, other) for own, other in zip(left, right, strict=True)])
-
-
-def with_exact_tails(normal: Tensor, std: float, noise: NoiseSource, words: int) -> Tensor:
-    """Gaussians [...] whose values beyond `FAR` standard deviations are drawn again from the Gaussian's own tail, in
-    place. Once in 4e11 coordinates: a source reaches some 9 standard deviations, which e^epsilon may find too near.
-    """
-    low, high = torch.aminmax(normal)
-    if float(high) <= FAR * std and float(low) >= -FAR * std:
-        return normal
-    if noise.each is not None:
-        for own, source in zip(normal, noise.each, strict=True):
-            with_exact_tails(own, std, source, words)
-        return normal
-    far = normal.abs() > FAR * std
-    from scipy.special import ndtri_exp
-
-    uniform = uniform_of(noise.integers(0, 2**32, (int(far.sum()), words)))
-    size = torch.from_numpy(-std * ndtri_exp(np.log(uniform) + _LOG_FAR_TAIL))
-    step = fine_step(std) if normal.dtype == torch.float64 else grid_step(std)
-    normal[far] = (torch.round(size / step) * step * normal[far].sign()).to(normal.dtype)
-    return normal
 
 
 def uniform_of(words: Tensor) -> Vector:

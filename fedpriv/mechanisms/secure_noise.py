@@ -9,9 +9,11 @@ deviations is reached, by more than 2^40 pairs of words, and float64's errors mo
 multiples by about 2^-30 of a step (2^-27 in the far tail). So a value's probability differs from a rounded Gaussian's
 by a factor of about 1 +- 2^-29, which over d coordinates adds at most about d * 2^-28 to epsilon (3e-4 for d = 80,202).
 Past 9.4 standard deviations no pair reaches: 2^-67 of the mass, but what the other of two inputs 10 of them away gives
-most often. So draws beyond `FAR` are drawn again from the tail beyond it, by 1,024 bits, which reach 37. float32 holds
+most often. So draws beyond `FAR` are drawn again from the tail that rounds to there (a tail from `FAR` itself gave one
+multiple 1.5 times its share and those beyond it 2^-17 more or less), by 1,024 bits, which reach 37. float32 holds
 multiples of the step up to 16 standard deviations at least, the rest is float64. A rounded Gaussian is post-processing
-of a Gaussian. Laplace draws, which else end at 75 scales, likewise.
+of a Gaussian. Laplace draws, which else end at 75 scales, likewise: up to `FAR_LAPLACE` the 53 bits of their uniforms
+move the mass of a tail by less than 2^-29 of itself (at 30 scales, by 2^-11).
 `noise.add_normal` puts the values onto the same grid. Google's library rounds likewise ("Secure noise generation",
 2020). The alternative is a sum of several float draws (Holohan and Braghin, ESORICS 2021; Opacus, `secure_mode`): four
 times the work, and the low bits of the values still show (Haney et al. 2022).
@@ -32,10 +34,11 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 from randomgen import ChaCha
 
+from fedpriv.mechanisms.laws import Vector
 from fedpriv.mechanisms.noise import LAPLACE_BITS, NoiseSource, Shape, as_size, grid_step
 
 #: Beyond so many standard deviations, or scales of a Laplace draw, a number is drawn again.
-FAR, FAR_LAPLACE = 7.0, 30.0
+FAR, FAR_LAPLACE = 7.0, 15.0
 #: Up to here every whole number is a float32.
 MOST_FLOAT = 2**24
 CHUNK = 2**14  # pairs at a time: the working arrays stay in a core's cache, and torch starts no second thread
@@ -68,7 +71,7 @@ class SecureNoise(NoiseSource):
             first, second = (half.round_().mul_(step).add_(0.0) for half in self._gaussian_pairs(pairs, std / step))
             chunk[:pairs] = first  # no negative zero, thanks to + 0.0: its sign could be a value's
             chunk[pairs:] = second[: len(chunk) - pairs]
-        return self._with_tails(draws.view(size), FAR * std, step, lambda logs: std * _beyond(logs))
+        return self._with_tails(draws.view(size), FAR * std, step, lambda far, logs: std * _beyond(far / std, logs))
 
     def uniform(self, shape: Shape) -> torch.Tensor:
         size = as_size(shape)
@@ -85,18 +88,19 @@ class SecureNoise(NoiseSource):
         _check(scale)
         step = grid_step(scale, LAPLACE_BITS)
         draws = self._laplace(shape).mul_(scale / step).round_().float().mul_(step).add_(0.0)
-        return self._with_tails(draws, FAR_LAPLACE * scale, step, lambda logs: scale * (FAR_LAPLACE - logs))
+        return self._with_tails(draws, FAR_LAPLACE * scale, step, lambda far, logs: far - scale * logs)
 
     def _with_tails(
-        self, draws: torch.Tensor, far: float, step: float, tail: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+        self, draws: torch.Tensor, far: float, step: float, tail: Callable[[float, Vector], Vector]
     ) -> torch.Tensor:
-        """Draws beyond ``far`` in size are drawn again. tail: their sizes, from logarithms of uniforms."""
+        """Draws beyond ``far`` in size are drawn again. tail: sizes beyond a border, from logarithms of uniforms."""
+        far = (math.floor(far / step) + 0.5) * step  # what is larger rounds to more than ``far``: no multiple is split
         if not draws.numel() or max(map(abs, map(float, torch.aminmax(draws)))) <= far:
             return draws
         beyond = draws.abs() > far
         uniforms = (int.from_bytes(self._words(16).numpy().tobytes(), "little") for _ in range(int(beyond.sum())))
         logs = np.array([math.log(2 * number + 1) - 1025 * math.log(2) for number in uniforms])
-        steps = torch.from_numpy(np.round(tail(logs) / step))
+        steps = torch.from_numpy(np.round(tail(far, logs) / step))
         if float(steps.max()) > MOST_FLOAT:
             draws = draws.double()
         draws[beyond] = (steps * step * draws[beyond].sign()).to(draws.dtype)
@@ -131,11 +135,11 @@ def secure_generator() -> np.random.Generator:
     return np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
 
 
-def _beyond(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sizes of standard Gaussians beyond `FAR`."""
+def _beyond(far: float, logs: Vector) -> Vector:
+    """Sizes of standard Gaussians beyond ``far``."""
     from scipy.special import log_ndtr, ndtri_exp
 
-    found: NDArray[np.float64] = -ndtri_exp(logs + log_ndtr(-FAR))
+    found: Vector = -ndtri_exp(logs + log_ndtr(-far))
     return found
 
 

@@ -285,7 +285,9 @@ def _log_sum(law: Vector, power: float) -> float:
 
 
 def _tilt(laws: Sequence[Vector], counts: Sequence[int], step: float, first: int, log_delta: float) -> float:
-    """About the t of the least epsilon by Chernoff's bound, (K - log delta)/t: any t is sound."""
+    """About the t of the least epsilon for which the largest (1 - exp(epsilon - l)) exp(K - t l) over l is delta (C.
+    Canonne, G. Kamath, T. Steinke 2020, Proposition 12, of order 1 + t): any t is sound.
+    """
     blocks = [max(1, len(law) // 2000) for law in laws]
     coarse = [
         np.logaddexp.reduceat(law, np.arange(0, len(law), block)) for law, block in zip(laws, blocks, strict=True)
@@ -296,7 +298,7 @@ def _tilt(laws: Sequence[Vector], counts: Sequence[int], step: float, first: int
         total = math.fsum(
             n * _log_sum(law, tilt * step * block) for law, block, n in zip(coarse, blocks, counts, strict=True)
         )
-        return step * first + (total - log_delta) / tilt
+        return step * first + (total - log_delta - math.log1p(tilt)) / tilt - math.log1p(1 / tilt)
 
     low, high = math.log(1e-6), math.log(30 / step)
     for _ in range(40):

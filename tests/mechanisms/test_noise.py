@@ -210,6 +210,25 @@ def test_secure_tails_follow_their_law(kind: str, far: str, fixed_keys: None, mo
     assert tail.max() > 3.5 and stats.kstest(tail, lambda x: 1 - law.sf(3 * x) / law.sf(3)).pvalue > 0.01
 
 
+@pytest.mark.parametrize("far", [1.0, 1.2])
+@pytest.mark.parametrize(("kind", "name"), [("normal", "FAR"), ("laplace", "FAR_LAPLACE")])
+def test_where_secure_tails_begin_no_multiple_has_more_than_its_share(
+    kind: str, name: str, far: float, fixed_keys: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secure_noise, name, far)
+    monkeypatch.setattr(secure_noise, "grid_step", lambda *_: 1.0)
+    draws = getattr(SecureNoise(), kind)(20_000, 3.0).abs().clamp(max=8).long()
+    law = stats.norm(scale=3) if kind == "normal" else stats.laplace(scale=3)
+    above = 2 * law.sf(np.arange(9) - 0.5)
+    above[0] = 1
+    assert stats.chisquare(torch.bincount(draws, minlength=9), -20_000 * np.diff(above, append=0)).pvalue > 0.01
+
+
+def test_laplace_draws_are_made_of_enough_bits_up_to_their_tails() -> None:
+    """A uniform below u of 53 bits has a probability of up to u + 2^-53: at 30 scales a tail had 2^-11 too much."""
+    assert 2.0**-53 * np.exp(secure_noise.FAR_LAPLACE) < 2.0**-29
+
+
 @pytest.mark.parametrize("std", [-1.0, float("nan"), float("inf"), 1e-40])
 def test_secure_noise_refuses_a_scale_that_is_none(std: float) -> None:
     for draw in (SecureNoise().normal, SecureNoise().laplace):

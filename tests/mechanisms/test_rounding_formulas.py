@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from mpmath import mp, mpf
 from pytest import approx
 
 import fedpriv.mechanisms.privunit as privunit
+import fedpriv.mechanisms.secure_noise as secure_noise
 from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.bookkeeping import _ghost_norms
 from fedpriv.mechanisms.laws import cap_response
@@ -97,9 +99,11 @@ def test_an_epsilon_is_refused_from_twice_its_price_on() -> None:
     assert least is not None and 2 * float(closeness(dimension, least, 0.5)) > 0.4 * least
 
 
-def test_the_far_tail_is_that_of_a_normal_law() -> None:
-    assert approx(float(mpmath.log(mpmath.ncdf(-mpf(privunit.FAR)))), rel=1e-14) == privunit._LOG_FAR_TAIL
-    assert privunit.FAR == 7.0  # up to here `secure_noise` is within its factor
+@pytest.mark.parametrize("log", [-1e-3, -1.0, -50.0, -709.0])
+def test_the_far_tail_is_that_of_a_normal_law(log: float) -> None:
+    (found,) = secure_noise._beyond(7.25, np.array([log]))
+    assert float(mpmath.log(mpmath.ncdf(-mpf(found)) / mpmath.ncdf(-mpf(7.25)))) == approx(log, rel=1e-11)
+    assert secure_noise.FAR == 7.0  # up to here a draw is within its factor
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.7, 1.999, 3e-5, 2.0**-30, 1e9])
