@@ -24,10 +24,10 @@ from fedpriv.common.run_files import mapping_in, refuse_links, text_in
 from fedpriv.common.stopping import stop
 from fedpriv.common.systems import lock
 from fedpriv.common.verbosity import is_quiet
-from fedpriv.config.compose import parse
+from fedpriv.config.compose import parse, read_config
 from fedpriv.config.owner import is_own, mark_own
 from fedpriv.config.schema import Config
-from fedpriv.report.reading import SWEEP_FILE, options_of_sweep
+from fedpriv.report.reading import SWEEP_FILE, leaves, options_of_sweep
 
 
 class SweepOutcome(Callback):
@@ -221,9 +221,25 @@ def run_job(config: Config, folder: Path, given: Sequence[str]) -> dict[str, Any
     from fedpriv.runs.folder import RunFolder
     from fedpriv.runs.start import resume_run, start_run
 
+    if (folder / "config.yaml").is_file():
+        _refuse_other(config, folder)
     if (finished := RunFolder(folder).read_summary()) is not None:
         return finished
     return resume_run(folder, given) if (folder / "config.yaml").is_file() else start_run(config, folder)
+
+
+def _refuse_other(config: Config, folder: Path) -> None:
+    """Raises `OptionError` where a job's folder holds a run of other options: of an experiment's file that has changed
+    since, or of a sweep that began in the same folder at the same time. What a run chooses for itself is not compared.
+    """
+    kept = dict(leaves(read_config(folder).to_dict()))
+    calibrated = config.privacy.target_epsilon is not None
+    for name, asked in leaves(config.to_dict()):
+        elsewhere = name == "run_dir" or name.startswith(("engine.", "operations.", "tracking.", "dataset."))
+        own = asked is None or asked == "auto" or (calibrated and name.startswith("strategy."))
+        if not elsewhere and not own and kept.get(name, asked) != asked:
+            words = f"{folder} holds a run with {kept[name]}; allowed: that value, or another hydra.sweep.dir"
+            raise OptionError(name, asked, words)
 
 
 class Different:

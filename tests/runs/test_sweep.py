@@ -236,6 +236,10 @@ def test_a_sweep_goes_on_where_it_stopped(cli: Cli, tmp_path: Path, monkeypatch:
     assert again.code == 0 and "sweep: 3 runs finished" in again.out
     other = cli("-m", *swept[:-2], "seed=0,1", "hydra.sweep.dir=sweep")
     assert other.code == 2 and "holds runs already" in other.err and "the command that began them" in other.err
+    file = tmp_path / "sweep/1-fedcad-digits/config.yaml"  # as of a sweep that began there at the same time
+    file.write_text(file.read_text().replace("seed: 1\n", "seed: 7\n", 1))
+    taken = cli("-m", *swept)
+    assert taken.code == 2 and "1-fedcad-digits holds a run with 7; allowed" in taken.err
 
 
 @pytest.mark.rotates(2, together(1))
