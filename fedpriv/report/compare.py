@@ -342,12 +342,13 @@ def naming(values: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[st
 
 
 def varied(runs: Sequence[Path]) -> list[str] | None:
-    """Names of the options that the command of these runs' sweep gave; None where a run is of no sweep."""
-    sweeps = [options_of_sweep(folder) for folder in dict.fromkeys(run.parent for run in runs)]
-    if not sweeps or any(options is None for options in sweeps):
+    """Names of the options that the command of these runs' sweep gave; None where a run is of no sweep, or of one with
+    another command, whose experiment's file may say what no option names.
+    """
+    first, *others = [options_of_sweep(folder) for folder in dict.fromkeys(run.parent for run in runs)] or [None]
+    if first is None or any(options != first for options in others):
         return None
-    names = (option.partition("=")[0].lstrip("+") for options in sweeps for option in options or ())
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(option.partition("=")[0].lstrip("+") for option in first))
 
 
 def telling(configs: Sequence[Mapping[str, Any]], asked: Sequence[str] | None) -> list[str]:
