@@ -76,6 +76,7 @@ class Guarded(Rehearsal):
         return ()
 
 
+@pytest.mark.rotates(2)
 @pytest.mark.parametrize("in_sum", [True, False], ids=["sum", "own"])
 def test_an_app_that_nobody_changed_runs_on_guarded_nodes(in_sum: bool, tmp_path: Path) -> None:
     app = tmp_path / "app"
