@@ -655,12 +655,11 @@ def verdict_on(claimed, delta, threat, accountant, ledger, node):
             raise Unknown("a run's filter stops clients, which its lines do not show")
         histories = of_messages(ledger.messages, threat) if node else of_clients(ledger.accounts, threat)
         least, most = bounds = worst(histories, delta)
-    except Unknown as error:
-        return (3 if claimed < INF else 0), f"not verified ({error})", bounds
-    if most < INF and ledger.spent != ledger.accounts:
-        with suppress(Unknown):
+        if most < INF and ledger.spent != ledger.accounts:
             spent, _ = worst(of_clients(ledger.spent, threat), delta)
             least, most = bounds = max(least, spent), max(most, spent)
+    except Unknown as error:
+        return (3 if claimed < INF else 0), f"not verified ({error})", bounds
     if claimed < least * (1 - 1e-6):
         return 1, "FALSE", bounds
     if claimed < 0.99 * most:

@@ -625,7 +625,8 @@ def _less_noise(calls: Sequence[Two], question: Question) -> list[Finding]:
 
 def _missed(pair: Pair, calls: Sequence[Sequence[Sequence[Played]]], question: Question) -> list[Finding]:
     """What first leaves without noise in a call after the first. calls: of each call both sides' plays."""
-    known = {record for one in (_two(pair, calls[0])[0],) for record in one.records[bare(one)]}
+    first, _ = _two(pair, calls[0])
+    known = first.records[bare(first)].tolist()
     for number, sides in enumerate(calls[1:], 2):
         found = _later(pair, sides, question, known, "number-without-noise:call", number=number, calls=len(calls))
         if found:

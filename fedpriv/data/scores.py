@@ -21,13 +21,12 @@ holds the a that this does not refute at 5 % (Fieller's method; without noise it
 
 **AUC** is U/(N_0 N_1) with U = sum of K_ji n_1j n_0i. K is 1 for i < j and 1/2 for i = j, as ties are counted, and what
 ties hide is put back: a density that is 1 + g u over a bin, u in [-1/2, 1/2], has g = (n_(b+1) - n_(b-1))/(2 n_b), at
-the first and last bin from two bins, and P(u_1 > u_0) = 1/2 + (g_1 - g_0)/12. This supposes scores that are spread
-over their bins: of few different ones (0.2 and 0.25 in one bin) no interval holds the AUC, and what bins would is not
-known from a sum. In U this is 1/12 of neighbouring bins'
-n_0i n_1(i+1) - n_1i n_0(i+1), at both ends 1/8. The variance of sampling is DeLong's (E. R. DeLong, D. M. DeLong, D. L.
-Clarke-Pearson, Biometrics 1988), that of noise is to first order. The interval holds the a with (AUC - a)^2 <= z^2
-(noise + a(1 - a) sampling/(AUC(1 - AUC))), where the last ratio is kept between 1/12 and 1/3 of 1/N_0 + 1/N_1 (1/3: of
-a model of no use), so that it does not vanish at an AUC of 1.
+the first and last bin from two bins, and P(u_1 > u_0) = 1/2 + (g_1 - g_0)/12. This supposes scores that are spread over
+their bins: of few different ones (0.2 and 0.25 in one bin) no interval holds the AUC, and what bins would is not known
+from a sum. In U this is 1/12 of neighbouring bins' n_0i n_1(i+1) - n_1i n_0(i+1), at both ends 1/8. The variance of
+sampling is DeLong's (E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, Biometrics 1988), that of noise is to first
+order. The interval holds the a with (AUC - a)^2 <= z^2 (noise + a(1 - a) sampling/(AUC(1 - AUC))), where the last ratio
+is kept between 1/12 and 1/3 of 1/N_0 + 1/N_1 (1/3: of a model of no use), so that it does not vanish at an AUC of 1.
 
 **Brier score**: the mean of (m_b - y)^2 with m_b the bin's middle, delta method. **Slope**: beta in logit P(y = 1) =
 alpha + beta logit m_b; at the true values the score vector has a known variance, and the interval holds the beta that

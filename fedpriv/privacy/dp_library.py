@@ -180,30 +180,30 @@ def discrete_pld(first: Vector, second: Vector, interval: float) -> Any:
 
 # --- composition -------------------------------------------------------------------------------------------------
 
-"""Loss distributions p_1, p_2, ..., each n_i times, composed by Fourier transforms whose rounding is accounted for.
-
-Transforms err by a share of the whole mass, which no small delta allows (the library's ``self_compose``: 9,000 answers
-of epsilon 0.01 at delta 1e-14 came to 6.992, where the true delta is 3e-13). So the laws are tilted first, as in a
-large deviation's: q_i(l) = p_i(l) exp(t l - K_i), K_i = log sum p_i(l) exp(t l). Their convolution q has its mass where
-epsilon is, and with K = sum of n_i K_i
-
-    delta(epsilon) = sum over l > epsilon of q(l) exp(K - t l) (1 - exp(epsilon - l)).
-
-Since exp(K - t l) <= exp(K - t epsilon) there, what is wrong with q costs at most exp(K - t epsilon) times
-- `_OUTSIDE`, the mass of q that Chernoff's bound leaves outside the window of w places that is computed; and
-- sqrt(w) (n + 1) e, n the number of compositions. Each number of a transform of length N errs by at most
-  e = log2(2 N) 2^-48 sum |q_i| (N. Higham, Accuracy and Stability of Numerical Algorithms, chapter 24: some units of
-  rounding, 2^-53, for every level of sums), so a product of n of them, none larger than 1, by n e; the inverse keeps
-  the mean square of that and adds its own; a sum with weights of at most 1 over w places (Cauchy and Schwarz).
-Logarithms and exponentials err by some units of rounding of their arguments: a share of delta (``share``).
-"""
-
-
-_OUTSIDE = 1e-16
+#: Mass outside the window that is computed; rounding of a level of a transform's sums.
+_OUTSIDE, _LEVEL = 1e-16, 2.0**-48
 
 
 def composed_epsilon(parts: Sequence[tuple[Any, int]], delta: float) -> float:
-    """epsilon of distributions, each composed ``count`` times with itself and then with all others."""
+    """epsilon of loss distributions p_1, p_2, ..., each n_i times, composed by Fourier transforms whose rounding is
+    accounted for.
+
+    Transforms err by a share of the whole mass, which no small delta allows (the library's ``self_compose``: 9,000
+    answers of epsilon 0.01 at delta 1e-14 came to 6.992, where the true delta is 3e-13). So the laws are tilted first,
+    as in a large deviation's: q_i(l) = p_i(l) exp(t l - K_i), K_i = log sum p_i(l) exp(t l). Their convolution q has
+    its mass where epsilon is, and with K = sum of n_i K_i
+
+        delta(epsilon) = sum over l > epsilon of q(l) exp(K - t l) (1 - exp(epsilon - l)).
+
+    Since exp(K - t l) <= exp(K - t epsilon) there, what is wrong with q costs at most exp(K - t epsilon) times
+    - `_OUTSIDE`, the mass of q that Chernoff's bound leaves outside the window of w places that is computed; and
+    - sqrt(w) (n + 1) e, n the number of compositions. Each number of a transform of length N errs by at most
+      e = log2(2 N) `_LEVEL` sum |q_i| (N. Higham, Accuracy and Stability of Numerical Algorithms, chapter 24: some
+      units of rounding, 2^-53, for every level of sums), so a product of n of them, none larger than 1, by n e; the
+      inverse keeps the mean square of that and adds its own; a sum with weights of at most 1 over w places (Cauchy and
+      Schwarz).
+    Logarithms and exponentials err by some units of rounding of their arguments: a share of delta (``share``).
+    """
     symmetric = all(law._symmetric for law, _ in parts)
     ways = ("_pmf_remove",) if symmetric else ("_pmf_remove", "_pmf_add")
     return max((_composed([(getattr(law, way), count) for law, count in parts], delta) for way in ways), default=0.0)
@@ -217,6 +217,7 @@ def _composed(parts: Sequence[tuple[Any, int]], delta: float) -> float:
         return math.inf
     left = delta + math.expm1(math.fsum(count * math.log1p(-law._infinity_mass) for law, count in parts))
     dense, counts = [law.to_dense_pmf() for law, _ in parts], [count for _, count in parts]
+    assert len({law._discretization for law in dense}) == 1, "places of all laws are equally far apart"
     step, first = dense[0]._discretization, sum(law._lower_loss * n for law, n in zip(dense, counts, strict=True))
     with np.errstate(divide="ignore"):
         laws = [np.log(np.maximum(law._probs, 0.0)) for law in dense]
@@ -246,7 +247,7 @@ def _composed(parts: Sequence[tuple[Any, int]], delta: float) -> float:
     found = np.maximum(np.roll(fft.irfft(product, size), -(low % size))[: high - low + 1], 0.0)
 
     many = sum(counts)
-    wrong = _OUTSIDE + math.sqrt(len(found)) * (many + 1) * math.log2(2 * size) * 2.0**-48
+    wrong = _OUTSIDE + math.sqrt(len(found)) * (many + 1) * math.log2(2 * size) * _LEVEL
     share = 1 + many * 2.0**-50 * (2 + max(abs(k) + tilt * step * len(law) for k, law in zip(known, laws, strict=True)))
     distances = step * np.arange(len(found) + 1)
     near, lost = np.exp(-tilt * distances), -np.expm1(-distances)
