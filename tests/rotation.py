@@ -24,19 +24,24 @@ from speed import LIST, function_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: No guarantee rests on these rooms alone. Of others every slow test runs: mechanisms, privacy, secure_sum, client,
-#: server, contract, deployment, guard, certificates.
-UPPER = ("api", "attacks", "checking", "doors", "engines", "methods", "report", "runs", "studies", "system")
-IN_TURN = frozenset((*UPPER, "config", "data", "training"))
-#: Of their slow tests.
+#: Of slow tests of rooms on which no guarantee rests alone.
 PARTS = 12
+UPPER = ("api", "attacks", "checking", "doors", "engines", "methods", "report", "runs", "studies", "system")
+#: Rooms whose guarantees have fast tests as well: their slow ones start processes, half of them at a commit.
+PROCESSES = ("apps", "certificates", "contract", "deployment", "guard")
+#: Room -> the parts of its slow tests. Of others every one runs: mechanisms, privacy, secure_sum, client, server.
+TURNS = dict.fromkeys((*UPPER, "config", "data", "training"), PARTS) | dict.fromkeys(PROCESSES, 2)
 
 
 @cache
 def slow() -> dict[str, int]:
     """The slow tests of these rooms -> a place for each."""
-    names = (name for name in LIST.read_text().split() if name.partition("/")[0] in IN_TURN)
+    names = (name for name in LIST.read_text().split() if room_of(name) in TURNS)
     return {name: place for place, name in enumerate(names)}
+
+
+def room_of(function: str) -> str:
+    return function.partition("/")[0]
 
 
 @cache
@@ -81,9 +86,10 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         marker, function = item.get_closest_marker("rotates"), function_of(item.nodeid)
         if marker is None and function not in slow():
             continue
-        parts, *place = (PARTS,) if marker is None else marker.args
-        if parts > 1 and function.partition("/")[0] in IN_TURN:
-            parts = max(parts, PARTS)
+        in_room = TURNS.get(room_of(function), 1)
+        parts, *place = (in_room,) if marker is None else marker.args
+        if parts > 1:
+            parts = max(parts, in_room)
         if place:
             number = place[0](**_arguments(item))
         else:  # functions begin at different commits, or one would run the first cases of all

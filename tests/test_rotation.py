@@ -56,12 +56,14 @@ def test_slow_tests_of_upper_rooms_take_turns_and_so_do_their_cases(
     at: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_turn = ["studies/test_a.py::one", "studies/test_a.py::two", "runs/test_b.py::three"]
+    halves = "guard/test_d.py::slow_process"
     always = ["privacy/test_c.py::slow_below", "runs/test_b.py::fast"]
-    (tmp_path / "slow.txt").write_text("\n".join([*in_turn, "privacy/test_c.py::slow_below", "runs/test_b.py::marked"]))
+    listed = [*in_turn, "privacy/test_c.py::slow_below", "runs/test_b.py::marked", halves]
+    (tmp_path / "slow.txt").write_text("\n".join(listed))
     monkeypatch.setattr(rotation, "LIST", tmp_path / "slow.txt")
     rotation.slow.cache_clear()
     items = [*(case for name in in_turn + always for case in cases(name, 4)), *cases("runs/test_b.py::marked", 4, 1)]
-    items += [*cases("runs/test_b.py::halves", 12, 2), *cases("privacy/test_c.py::halves", 12, 2)]
+    items += [*cases("runs/test_b.py::halves", 12, 2), *cases("privacy/test_c.py::halves", 12, 2), *cases(halves, 12)]
     parts: list[set[Any]] = []
     for commit in range(rotation.PARTS):
         at(commit)
@@ -72,9 +74,9 @@ def test_slow_tests_of_upper_rooms_take_turns_and_so_do_their_cases(
     assert kept == {item for item in items if item.originalname in (*always, "runs/test_b.py::marked")}
     sizes = {name: {sum(item.originalname == name for item in part) for part in parts} for name in in_turn}
     assert all(size <= {4 // rotation.PARTS, -(-4 // rotation.PARTS)} for size in sizes.values())
-    below = "privacy/test_c.py::halves"  # of rooms that others rest on, in two parts as its mark says
-    assert {sum(item.originalname == below for item in part) for part in parts} == {6}
-    above = [item for item in items if item not in kept and item.originalname != below]
+    below = ("privacy/test_c.py::halves", halves)  # in two parts, as its mark says or its room
+    assert {sum(item.originalname == name for item in part) for part in parts for name in below} == {6}
+    above = [item for item in items if item not in kept and item.originalname not in below]
     assert sum(len(part & set(above)) for part in parts) == len(above)
 
 
