@@ -5,6 +5,7 @@ model is refused before any data are seen. What is not refused is right, also wh
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from fedpriv.common.errors import OptionError
 from fedpriv.mechanisms.frozen_gradient import FrozenGradient, Unfit
 from fedpriv.mechanisms.noise import KEPT_BACK
 from fedpriv.mechanisms.per_example import PerExampleGradients
+from fedpriv.mechanisms.rowwise import Rowwise
 from fedpriv.mechanisms.tasks import Regression
 
 ROWS, SIDE, LARGE = 8, 4, 40.0
@@ -438,3 +440,18 @@ def test_outputs_of_another_form_meet_no_other_examples_targets() -> None:
     targets[15] = -1000.0
     both = [way.clipped_sum(inputs[:rows], targets[:rows], 1.0).total for rows in (15, 16)]
     assert 0 < float((both[1] - both[0]).norm()) <= 1
+
+
+@pytest.mark.parametrize("pool", [(2,), (3, 1), (3, 2, 1), (2, 1, 0, 2), (3, 2, 1, 1, False, True)], ids=str)
+def test_pooling_gives_torchs_own_bits(pool: tuple[Any, ...]) -> None:
+    """With equal numbers in a window, infinities and NaN, forwards and backwards; `Rowwise` has it by another loop."""
+    layer = nn.MaxPool2d(*pool)
+    values = torch.randn(5, 3, 11, 9, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    values[1], values[2, 0], values[3, 1, 4, 4] = 0.0, -math.inf, math.nan
+    one, other = (values.clone().requires_grad_() for _ in range(2))
+    found, expected = Rowwise(nn.Sequential(layer)).run(one, lambda *call: None), layer(other)
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    for out in (found, expected):
+        out.backward(weights)
+    assert one.grad is not None and other.grad is not None and found.is_contiguous()
+    assert torch.equal(found.nan_to_num(9.0), expected.nan_to_num(9.0)) and torch.equal(one.grad, other.grad)
