@@ -119,7 +119,7 @@ class Trace:
             if all(gradient is None for gradient in gradients):
                 raise NotRowwise("a layer has no part in the logits")
             both = zip(gradients, own, strict=True)
-            whole = [_float32(torch.zeros_like(y) if g is None else g.contiguous()) for g, (_, y) in both]
+            whole = [_float32(torch.zeros_like(y) if g is None else g) for g, (_, y) in both]
             self.seen.append(_Seen.of(layer, own, whole, self.most))
         return losses.detach()
 

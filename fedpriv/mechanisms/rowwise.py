@@ -282,15 +282,36 @@ class Rowwise:
             raise NotRowwise(f"{kind.__name__} has an input of {inputs.ndim} dimensions")
         if isinstance(layer, Film) and layer.dim % inputs.ndim == 0:  # a factor by an example's place in the batch
             raise NotRowwise("Film has its channels along the batch")
-        fast = kind is nn.MaxPool2d and inputs.device.type == "cpu"  # five times, with channels last: the same maxima
-        inputs = inputs.contiguous(memory_format=torch.channels_last) if fast else inputs
-        outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
+        if isinstance(layer, nn.MaxPool2d) and inputs.device.type == "cpu" and not layer.return_indices:
+            outputs = _MaxPool.apply(inputs, layer)
+        else:
+            outputs = kind.forward(layer, inputs)  # not the object's own `forward`, nor its hooks
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != (rows,):
             raise NotRowwise(f"{kind.__name__} gives something else than a row for each example")
-        outputs = outputs.contiguous() if fast else outputs
         if id(layer) in self._trained:
             note(layer, inputs, outputs)
         return outputs
+
+
+class _MaxPool(torch.autograd.Function):
+    """nn.MaxPool2d on a processor, to the last bit: forwards with channels last, five times as fast in torch, and
+    backwards in the order of the inputs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layer: nn.MaxPool2d) -> Tensor:
+        last = inputs.contiguous(memory_format=torch.channels_last)
+        sizes = [layer.kernel_size, layer.stride, layer.padding, layer.dilation]
+        ctx.sizes = [*(size if isinstance(size, tuple) else (size, size) for size in sizes), layer.ceil_mode]
+        found, places = functional.max_pool2d(last, *ctx.sizes, return_indices=True)
+        ctx.save_for_backward(inputs, places.contiguous())
+        return found.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        inputs, places = ctx.saved_tensors
+        of_inputs = torch.ops.aten.max_pool2d_with_indices_backward
+        return of_inputs(gradient.contiguous(), inputs.contiguous(), *ctx.sizes, places), None
 
 
 def _step(target: Any, rows: int, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
