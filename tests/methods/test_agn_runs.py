@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import making
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from agn_clients import ALL, BATCH, DELTA, EXAMPLES, FACTS, ask, at_work, theta
-from conftest import Run, page_of, result_of, rows_of
+from conftest import Run, page_of, rows_of
 from reference.federation import booked, make_site
 
 from clients.anr import ANRClient
@@ -30,7 +29,6 @@ from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.composition import renyi_curve
 from fedpriv.privacy.events import Event, Gaussian, PoissonGaussian
 from fedpriv.runs.planning import make_plan
-from fedpriv.runs.start import resume_run, start_run
 from strategies.nbafl import NbAFL
 
 # --- prices ----------------------------------------------------------------------------------------------
@@ -208,30 +206,6 @@ def test_nbafls_two_observers_stand_side_by_side(run: Run) -> None:
     (public,) = privacy["others"]
     assert (privacy["observer"], public["observer"]) == ("server", "public")
     assert 0 < public["verified_epsilon"] < privacy["verified_epsilon"]
-
-
-def test_an_interrupted_run_with_moments_and_decay_ends_as_if_nothing_had_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fedpriv.runs.start
-
-    options = ["strategy=dpfl_agn", "num_clients=3", "clients_per_round=3", "num_rounds=6", "engine=inprocess"]
-    options += ["operations.report=false", "checkpoint.every=2"]
-    config = compose([*options, "strategy.client.decay=0.7", "strategy.client.floor=0.1"])
-    start_run(config, tmp_path / "whole")
-    ends = fedpriv.runs.session.Session._end_round
-
-    def killed(session: Any, current: Any) -> None:
-        ends(session, current)
-        if current.number == 5:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(fedpriv.runs.session.Session, "_end_round", killed)
-    with pytest.raises(KeyboardInterrupt):
-        start_run(config, tmp_path / "cut")
-    monkeypatch.setattr(fedpriv.runs.session.Session, "_end_round", ends)
-    resume_run(tmp_path / "cut")
-    assert result_of(tmp_path / "cut") == result_of(tmp_path / "whole")
 
 
 def test_a_server_that_asks_for_no_noise_gets_codes_and_no_bytes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

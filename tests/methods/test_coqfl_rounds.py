@@ -8,7 +8,6 @@ import operator
 from collections import Counter
 from collections.abc import Callable
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,12 +211,6 @@ def test_a_reply_with_too_few_bits_is_refused(run: Run, monkeypatch: pytest.Monk
     rows = rows_of(run("strategy=coqfl"))
     assert [row["participants"] for row in rows] == [3, 4, 4]
     assert rows[0]["errors"]["1"] == "refused: arrays.vector: expected 82 bytes for 650 bits, got uint8 [81]"
-
-
-def test_resumed_in_the_middle_it_is_bit_identical(run: Run, resumed: Callable[..., Path]) -> None:
-    options = ("strategy=coqfl", "strategy.client.encode=weights", "strategy.client.radius=0.3", "num_rounds=6")
-    options = (*options, "checkpoint.every=2")
-    assert result_of(resumed(*options, after=5)) == result_of(run(*options))
 
 
 def test_it_works_with_secure_noise_and_keys(run: Run) -> None:

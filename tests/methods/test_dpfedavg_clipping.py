@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import making
 import numpy as np
 import pytest
 import torch
-from conftest import Run, ledger_of, result_of, rows_of
+from conftest import Run, ledger_of, rows_of
 from scipy.stats import norm
 
 from fedpriv.attacks.release_audit import audit_config
@@ -157,10 +155,6 @@ def test_the_price_is_that_of_a_fixed_c(run: Run) -> None:
     norms = [row["figures"]["clip_norm"] for row in rows_of(moving)]
     assert norms[0] == 1.0 and len(set(norms)) == 6
     assert all("clip_norm" not in row["figures"] for row in rows_of(fixed))
-
-
-def test_a_resumed_run_goes_on_with_its_c(run: Run, resumed: Callable[..., Path]) -> None:
-    assert result_of(resumed(*MOVING, "checkpoint.every=2", after=3)) == result_of(run(*MOVING, "checkpoint.every=2"))
 
 
 SQUARES = (*FIXED, "strategy=dpfedexp", "strategy.server.norm_share=0.9")

@@ -15,7 +15,7 @@ import making
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Outcome, Run, page_of, result_of, rows_of
+from conftest import Outcome, Run, page_of, result_of, rows_of
 from fake_grid import SIZE, FakeGrid, build
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
@@ -49,8 +49,6 @@ from fedpriv.config.own_options import group_choices
 from fedpriv.config.remote import compose_remote
 from fedpriv.mechanisms.clip_thresholds import geometric, push, quantile_step
 from fedpriv.mechanisms.noise import KeyRegistry, SeededNoise
-from fedpriv.runs.session import Session
-from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.clip_rules import ClippingServer, Geometric, Quantile
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import Population
@@ -300,40 +298,6 @@ def test_fixed_is_the_same_run_as_without_any_of_this(method: str, run: Run, mon
     assert making.server(FedLDP, Population(0, 4, 4, lambda _: 1)).state_dict() == {}
 
 
-CLIENTS = ("num_clients=5", "clients_per_round=3", "num_rounds=9", "checkpoint.every=2", "evaluate.every=3")
-
-
-@pytest.mark.rotates(2)
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("strategy=fedldp", "strategy.server.clipping=quantile"),
-        ("strategy=fedcad", "strategy.server.clipping=quantile", "strategy.client.obsolete_factor=0.4"),
-        ("strategy=fedldp", "strategy.server.clipping=adp", "strategy.server.window=2"),
-        ("strategy=fedcad", "strategy.server.clipping=adp", "strategy.server.window=2", "privacy.variant=published"),
-    ],
-    ids=" ".join,
-)
-def test_resumed_in_the_middle_it_is_bit_identical(
-    options: tuple[str, ...], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, folder, real = run(*CLIENTS, *options), tmp_path / "broken", Session._end_round
-
-    def ctrl_c(self: Any, current: Any) -> None:
-        real(self, current)
-        if current.number == 7:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "_end_round", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            start_run(compose([*SMALL, *CLIENTS, *options]), folder)
-    resume_run(folder)
-    assert result_of(folder) == result_of(whole)
-    rows = [row["figures"] for row in rows_of(folder)]
-    assert rows[0]["clip_norm"] == 1.0 and len({row["clip_norm"] for row in rows}) > 4
-
-
 def test_metrics_hold_each_rounds_clip_norm_and_the_floor(run: Run) -> None:
     folder = run(
         "strategy=fedldp",
@@ -553,22 +517,6 @@ def test_every_method_takes_its_step_by_the_optimizer_or_refuses_it(method: str,
     """Half the rate gives another model in the first round; nobody ignores it."""
     options = (f"strategy={method}", "num_rounds=1")
     assert result_of(run(*options, "strategy.server.lr=0.5"))["model"] != result_of(run(*options))["model"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("strategy=fedavg", "strategy.server.optimizer=yogi"),
-        ("strategy=fedvf", "strategy.client.head_period=2", "strategy.server.optimizer=adam"),
-        ("strategy=fedcad", "strategy.server.clipping=quantile", "strategy.server.optimizer=momentum"),
-    ],
-    ids=" ".join,
-)
-def test_a_resumed_run_ends_bit_identical(options: tuple[str, ...], run: Run, resumed: Callable[..., Path]) -> None:
-    rest = ("num_rounds=4", "checkpoint.every=2")
-    whole = result_of(run(*rest, *options))
-    assert result_of(resumed(*rest, *options, after=3)) == whole
-    assert result_of(run(*rest, *options[:-1]))["model"] != whole["model"]
 
 
 def test_it_costs_no_privacy(run: Run) -> None:
