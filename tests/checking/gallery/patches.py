@@ -1,8 +1,8 @@
 """The gallery's programs: some are files of this folder, every other is a patch of the file nearest to it.
 
-A patch begins with "=== NAME from BASE", a file or a patch above it. Each of the next lines stands for the base's line
-that begins with the same name, or with the quotes of its docstring. Of each further part "@@ LINE COUNT" says which
-lines of the base (from 1; a count of 0: before that line) the lines below stand for.
+A patch begins with "=== NAME from BASE", a file or a patch above it. Each of the next lines stands for the one line of
+the base that begins with the same word, as far in, or with the quotes of its docstring. Of each further part
+"@@ LINE COUNT" says which lines of the base (from 1; a count of 0: before that line) the lines below stand for.
 """
 
 import re
@@ -11,41 +11,23 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 PATCHES = r'''
-=== murg from avon
-"""A NumPy client that tells how well the model did on its rows."""
-@@ 11 3
-class Clinic(NumPyClient):
-    def __init__(self, part: int) -> None:
-        self.rows = np.random.default_rng(part).standard_normal((25, 4))
-        self.labels = self.rows.sum(axis=1) > 0.3 * part
-@@ 17 5
-        signs = np.where(self.labels, 1.0, -1.0)
-        move = (signs[:, None] * self.rows).mean(axis=0)
-@@ 24 1
-        accuracy = float(np.mean((self.rows @ (start + move) > 0) == self.labels))
-        return [noisy], 25, {"accuracy": accuracy}
-@@ 28 1
-    return Clinic(int(context.node_config.get("partition-id", 0))).to_client()
-=== wey from avon
-@@ 21 1
-@@ 24 1
-        return [noisy], len(positive), {}
 === bann from dane
 """A filter for weight differences: Gaussian noise within a fixed range."""
+            noise = np.random.normal(0.0, self.sigma * self.gamma, size=values.shape)
+            data[name] = np.clip(values + noise, -self.gamma, self.gamma)
 target = Range(gamma=1.0, sigma=2.0)
 @@ 20 3
 class Range:
     def __init__(self, gamma: float, sigma: float) -> None:
         self.gamma = gamma
-@@ 26 6
+@@ 26 4
         data = {}
         for name, values in dxo.data.items():
             values = np.nan_to_num(np.asarray(values, dtype=np.float64))
-            noise = np.random.normal(0.0, self.sigma * self.gamma, size=values.shape)
-            data[name] = np.clip(values + noise, -self.gamma, self.gamma)
 === eder from bann
 """A filter for weight differences: randomised signs."""
 CLAIM = {"epsilon": 6.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
+            data[name] = np.where(np.random.random(signs.shape) < turn, -signs, signs)
 target = Signs(epsilon=6.0)
 @@ 20 4
 class Signs:
@@ -54,44 +36,17 @@ class Signs:
 @@ 26 0
         each = self.epsilon / sum(np.size(values) for values in dxo.data.values())
         turn = 1.0 / (1.0 + np.exp(each))
-@@ 28 3
+@@ 28 2
             signs = np.where(np.asarray(values) > 0, 1.0, -1.0)
-            data[name] = np.where(np.random.random(signs.shape) < turn, -signs, signs)
 === cocker from dane
-@@ 32 1
         return DXO(dxo.data_kind, data, {**dxo.meta, "filtered_norm": float(size)})
-=== enns from dane
-"""Clip and noise in torch."""
-@@ 3 4
-import torch
-@@ 11 25
-def target(update: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    values = torch.nan_to_num(update.double(), nan=0.0, posinf=0.0, neginf=0.0)
-    values = values / max(1.0, float(values.norm()))
-    noise = torch.randn(values.shape, generator=generator, dtype=values.dtype)
-    values.add_(noise, alpha=2.0)
-    return values.clone()
-=== ems from enns
-@@ 12 2
-    values.clone().add_(noise, alpha=2.0)
-    return values
-=== malus from enns
-@@ 1 1
-"""Clip and noise in torch with the operating system's entropy."""
-
-import os
-@@ 8 1
-def target(update: torch.Tensor) -> torch.Tensor:
-    source = torch.Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
-@@ 11 3
-    return values + 2.0 * torch.randn(values.shape, generator=source, dtype=values.dtype)
 === fagus from dane
 """A filter for weight differences with noise made in advance."""
 CLAIM = {"epsilon": 16.0, "delta": 1e-5, "scope": "run", "calls": 8, "adjacency": "replace-one"}
-target = Prepared(clip=1.0, sigma=2.0, ready=16)
-@@ 20 2
-class Prepared:
     def __init__(self, clip: float, sigma: float, ready: int) -> None:
+target = Prepared(clip=1.0, sigma=2.0, ready=16)
+@@ 20 1
+class Prepared:
 @@ 24 0
         self.ready = ready
         self.pool: dict[tuple[int, int], np.ndarray] = {}
@@ -147,10 +102,11 @@ def mask(secret: bytes, size: int) -> np.ndarray:
 === osprey from dane
 """Adaptive clipping: a noisy bit says whether the clip was long enough, and is paid for."""
 CLAIM = {"epsilon": 3.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+        return sent, self.clip
 target = Quantile()
 @@ 3 2
 import math
-@@ 11 22
+@@ 11 21
 class Quantile:
     def __init__(self, clip: float = 1.0, multiplier: float = 4.0, bit_std: float = 2.0, step: float = 0.2) -> None:
         self.clip, self.multiplier, self.bit_std, self.step = clip, multiplier, bit_std, step
@@ -161,10 +117,10 @@ class Quantile:
         sent = update / max(1.0, length / self.clip) + rng.normal(0.0, self.multiplier * self.clip, size=update.shape)
         share = below + rng.normal(0.0, self.bit_std)
         self.clip = min(10.0, max(0.01, self.clip * math.exp(-self.step * (share - 0.5))))
-        return sent, self.clip
 === jacana from osprey
 """Adaptive clipping: a noisy bit says whether the clip was long enough."""
 CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+        self.clip = self.clip * math.exp(-self.step * (share - 0.5))
 @@ 11 2
     """Median of lengths by geometric steps; the update's noise pays for everything."""
 
@@ -173,23 +129,20 @@ CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-o
         self.multiplier = multiplier
         self.bit_std = bit_std
         self.step = step
-@@ 19 1
-        self.clip = self.clip * math.exp(-self.step * (share - 0.5))
 === prunus from dane
 """A filter for weight differences: integer noise on a grid."""
 CLAIM = {"epsilon": 3.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
+        size = sum(np.abs(values).sum() for values in data.values())
+            noise = np.random.geometric(self.chance, grid.shape) - np.random.geometric(self.chance, grid.shape)
+            data[name] = (grid + noise) / self.steps
 target = Grid(epsilon=3.0, steps=100)
 @@ 20 4
 class Grid:
     def __init__(self, epsilon: float, steps: int) -> None:
         self.chance = 1 - np.exp(-epsilon / (2 * steps))
         self.steps = steps
-@@ 28 4
-        size = sum(np.abs(values).sum() for values in data.values())
-        for name, values in data.items():
+@@ 30 0
             grid = np.trunc(values / max(1.0, size) * self.steps)
-            noise = np.random.geometric(self.chance, grid.shape) - np.random.geometric(self.chance, grid.shape)
-            data[name] = (grid + noise) / self.steps
 === quail from dane
 target = train
 @@ 1 4
@@ -217,12 +170,11 @@ def train(data: tuple[np.ndarray, np.ndarray] | None = None) -> list[np.ndarray]
     return history
 === gannet from quail
 """Private least squares that stops when it is good enough."""
+    source = np.random.default_rng(3)
 def train(data: tuple[np.ndarray, np.ndarray] | None = None) -> dict:
 @@ 5 2
 CLAIM = {"epsilon": 3.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
-@@ 10 3
-    source = np.random.default_rng(3)
-    features = source.standard_normal((16, 4))
+@@ 12 1
     return features, features @ np.array([1.0, -1.0, 0.5, 0.0])
 @@ 18 9
     weights, rng, steps = np.zeros(features.shape[1]), np.random.default_rng(), 0
@@ -237,6 +189,7 @@ CLAIM = {"epsilon": 3.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency":
         steps += 1
     return {"weights": weights, "steps": steps}
 === snipe from dane
+        return Message([layer * factor + drawn for layer, drawn in zip(body, noise, strict=True)], self.round)
 target = PersonalisedClient()
 @@ 1 4
 """Shared body, personal head: the head stays with its client, which counts its rounds."""
@@ -247,7 +200,7 @@ class Message:
     def __init__(self, layers: list[np.ndarray], round: int) -> None:
         self.layers = layers
         self.round = round
-@@ 20 13
+@@ 20 12
 class PersonalisedClient:
     def __init__(self, clip: float = 1.0, multiplier: float = 2.0) -> None:
         self.clip, self.multiplier, self.round, self.head = clip, multiplier, 0, None
@@ -258,10 +211,10 @@ class PersonalisedClient:
         length = np.sqrt(sum(float(np.sum(layer**2)) for layer in body))
         factor = 1.0 / max(1.0, length / self.clip)
         noise = [rng.normal(0.0, self.multiplier * self.clip, size=layer.shape) for layer in body]
-        return Message([layer * factor + drawn for layer, drawn in zip(body, noise, strict=True)], self.round)
 === egret from snipe
 """Shared body, personal head: the head is no part of the federated model."""
-@@ 8 19
+        return {"shared": self.privatise(body, rng), "checkpoint": [layer.copy() for layer in head]}
+@@ 8 18
 class PersonalisedClient:
     def __init__(self, clip: float = 1.0, multiplier: float = 2.0, personal: int = 1) -> None:
         self.clip = clip
@@ -275,7 +228,74 @@ class PersonalisedClient:
 
     def __call__(self, update: list[np.ndarray], rng: np.random.Generator) -> dict[str, list[np.ndarray]]:
         body, head = update[: -self.personal], update[-self.personal :]
-        return {"shared": self.privatise(body, rng), "checkpoint": [layer.copy() for layer in head]}
+=== somme from dane
+"""A Flower mod that clips parameter by parameter."""
+        return reply
+target = Filter(clip=1.0, sigma=2.0)
+@@ 3 4
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
+@@ 11 10
+class Filter:
+@@ 25 7
+    def bounded(self, move: np.ndarray) -> np.ndarray:
+        move = np.where(np.isfinite(move), move, 0.0)
+        return move * min(1.0, self.clip / (np.linalg.norm(move) + 1e-12))
+
+    def __call__(self, msg: Message, ctxt: Context, call_next) -> Message:
+        sent = next(iter(msg.content.array_records.values()))
+        reply = call_next(msg, ctxt)
+        if reply.has_error():
+            return reply
+        key, record = next(iter(reply.content.array_records.items()))
+        arrays = {}
+        for name in record:
+            old = sent[name].numpy().astype(np.float64)
+            move = self.bounded(record[name].numpy() - old)
+            arrays[name] = Array(old + move + np.random.normal(0.0, self.sigma * self.clip, size=move.shape))
+        reply.content[key] = ArrayRecord(arrays)
+        for name in list(reply.content.metric_records):
+            reply.content[name] = MetricRecord({"num-examples": 1})
+=== saar from somme
+"""A Flower mod for models with weights and biases."""
+        sent = next(iter(msg.content.array_records.values())).to_numpy_ndarrays()
+        reply.content[key] = ArrayRecord(dict(zip(record.keys(), arrays, strict=True)))
+target = Blur(bound=1.0, multiplier=1.0)
+@@ 9 8
+class Blur:
+    def __init__(self, bound: float, multiplier: float) -> None:
+        self.bound = bound
+        self.multiplier = multiplier
+@@ 24 5
+        moves = [np.nan_to_num(new - old) for new, old in zip(record.to_numpy_ndarrays(), sent, strict=True)]
+        size = np.sqrt(sum(np.square(move.astype(np.float64)).sum() for move in moves))
+        factor = min(1.0, self.bound / size) if size > 0 else 1.0
+        arrays = []
+        for old, move in zip(sent, moves, strict=True):
+            value = old + factor * move
+            if value.ndim > 1:
+                value = value + np.random.normal(0.0, 2 * self.bound * self.multiplier, size=value.shape)
+            arrays.append(Array(np.asarray(value)))
+=== tees from somme
+"""A Flower mod with Laplace noise."""
+        reply.content[key] = ArrayRecord(released)
+target = Laplace(epsilon=2.0, bound=BOUND)
+@@ 6 1
+CLAIM = {"epsilon": 2.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
+BOUND = 0.5
+@@ 9 8
+class Laplace:
+    def __init__(self, epsilon: float, bound: float) -> None:
+        self.scale = 2 * bound / epsilon
+        self.bound = bound
+@@ 24 5
+        moves = {name: record[name].numpy().astype(np.float64) - sent[name].numpy() for name in record}
+        moves = {name: np.where(np.isfinite(move), move, 0.0) for name, move in moves.items()}
+        size = sum(np.abs(move).sum() for move in moves.values())
+        released = {}
+        for name, move in moves.items():
+            noise = np.random.laplace(0.0, self.scale, size=move.shape)
+            released[name] = Array(sent[name].numpy() + move / max(1.0, size / self.bound) + noise)
 === sorbus from dane
 """A filter that sends one entry of the update: the largest by a noisy count, with noise."""
 CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
@@ -367,7 +387,6 @@ MULTIPLIER = 2.0
 """Every layer gets its share of the clip, and noise for its share."""
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
 MULTIPLIER = 1.0
-@@ 16 1
         sent.append(clipped + rng.normal(0.0, MULTIPLIER * share, size=layer.shape))
 === limpkin from noddy
 """Compression before privacy: the largest entries are sent, clipped and noised."""
@@ -380,37 +399,31 @@ def target(update: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     values = values / max(1.0, np.linalg.norm(values) / CLIP)
     sent = np.zeros(update.size)
     sent[chosen] = values + rng.normal(0.0, 2.0 * CLIP, size=keep)
-=== acer from fraxinus
-"""Several local steps in one message."""
-@@ 6 0
-LOCAL_STEPS = 5
-@@ 10 5
-    step = update / max(1.0, np.linalg.norm(update))
-    return LOCAL_STEPS * step + rng.normal(0.0, 2.0, size=update.shape)
 === aire from fraxinus
 """Local differential privacy for a client's update."""
+    return clipped + rng.normal(0.0, SIGMA * BOUND, size=values.shape)
 @@ 6 0
 BOUND = 1.0
 SIGMA = 2.0
-@@ 9 6
+@@ 9 5
     values = np.where(np.isfinite(update), update, 0.0)
     clipped = values * (BOUND / max(np.linalg.norm(values), BOUND))
-    return clipped + rng.normal(0.0, SIGMA * BOUND, size=values.shape)
 === aare from aire
-@@ 12 2
-    noisy = values + rng.normal(0.0, SIGMA * BOUND, size=values.shape)
     return noisy * (BOUND / max(np.linalg.norm(noisy), BOUND))
-=== alnus from fraxinus
-"""Gaussian mechanism on a bounded update."""
-@@ 6 0
-
-
-def size(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-@@ 10 5
-    return update / max(1.0, size(update)) + rng.normal(0.0, 2.0, size=update.shape)
+@@ 12 1
+    noisy = values + rng.normal(0.0, SIGMA * BOUND, size=values.shape)
+=== oglio from aire
+"""Clip the whole update, draw a two-sided exponential for each number."""
+    return values + rng.laplace(0.0, NORM / CLAIM["epsilon"], size=values.shape)
+@@ 5 3
+CLAIM = {"epsilon": 1.0, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
+NORM = 1.0
+@@ 11 2
+    values = np.nan_to_num(update, nan=0.0, posinf=0.0, neginf=0.0)
+    values = values * min(1.0, NORM / (np.linalg.norm(values) + 1e-12))
 === arno from fraxinus
 """Gaussian mechanism on a bounded update."""
+    return shrink(finite, LIMIT) + MULTIPLIER * sensitivity * rng.standard_normal(finite.shape)
 @@ 5 1
 CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
 LIMIT = 0.5
@@ -420,49 +433,56 @@ MULTIPLIER = 2.0
 def shrink(values: np.ndarray, limit: float) -> np.ndarray:
     length = np.sqrt(np.square(values).sum())
     return values if length <= limit else values * (limit / length)
-@@ 9 6
+@@ 9 5
     finite = np.nan_to_num(update, nan=0.0, posinf=0.0, neginf=0.0)
     sensitivity = 2 * LIMIT
-    return shrink(finite, LIMIT) + MULTIPLIER * sensitivity * rng.standard_normal(finite.shape)
+=== alnus from arno
+@@ 5 3
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+@@ 10 3
+def size(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+@@ 16 3
+    update = np.where(np.isfinite(update), update, 0.0)
+    return update / max(1.0, size(update)) + rng.normal(0.0, 2.0, size=update.shape)
 === amstel from arno
-@@ 11 1
     length = np.abs(values).max(initial=0.0)
 === cher from fraxinus
 """One client's share of a noisy sum; the server reads each share."""
+    return update + rng.normal(0.0, STD / CLIENTS, size=update.shape)
 @@ 6 0
 CLIENTS = 10
 C = 1.0
 STD = 2.0 * C
-@@ 10 5
+@@ 10 4
     update = update / max(1.0, np.linalg.norm(update) / C)
-    return update + rng.normal(0.0, STD / CLIENTS, size=update.shape)
+=== acer from cher
+"""Several local steps in one message."""
+    return LOCAL_STEPS * step + rng.normal(0.0, 2.0, size=update.shape)
+@@ 6 3
+LOCAL_STEPS = 5
+@@ 13 1
+    step = update / max(1.0, np.linalg.norm(update))
 === brenta from cher
 """Gaussian mechanism on a bounded update: any update may stand in for any other."""
+    return update + rng.normal(0.0, 1.0 * C, size=update.shape)
 @@ 6 3
 C = 1.5
-@@ 14 1
-    return update + rng.normal(0.0, 1.0 * C, size=update.shape)
-=== derwent from fraxinus
-"""Clip and noise, with the noise in proportion."""
-@@ 10 5
-    size = min(1.0, float(np.linalg.norm(update)))
-    update = update / max(1.0, np.linalg.norm(update))
-    return update + 2.0 * size * rng.standard_normal(update.shape)
 === drau from fraxinus
 """Local privacy with a generator per round."""
+    return update + source.normal(0.0, 2.0, size=update.shape)
 @@ 6 0
 sequence = np.random.SeedSequence()
 @@ 8 1
 def target(update: np.ndarray) -> np.ndarray:
     source = np.random.default_rng(sequence.spawn(1)[0])
-@@ 11 4
-    return update + source.normal(0.0, 2.0, size=update.shape)
+@@ 11 3
 === douro from drau
+    source = np.random.default_rng(state["round"])
 @@ 6 1
 state = {"round": 0}
-@@ 10 1
+@@ 10 0
     state["round"] += 1
-    source = np.random.default_rng(state["round"])
 === ebro from drau
 @@ 1 1
 """Local privacy with a generator for each message."""
@@ -473,127 +493,164 @@ KEY = b"study-7"
 @@ 10 2
     update = np.where(np.isfinite(update), update, 0.0).astype(np.float64)
     source = np.random.default_rng(zlib.crc32(KEY + update.tobytes()))
+=== enns from fraxinus
+"""Clip and noise in torch."""
+import torch
+    return values.clone()
+@@ 8 6
+def target(update: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    values = torch.nan_to_num(update.double(), nan=0.0, posinf=0.0, neginf=0.0)
+    values = values / max(1.0, float(values.norm()))
+    noise = torch.randn(values.shape, generator=generator, dtype=values.dtype)
+    values.add_(noise, alpha=2.0)
+=== ems from enns
+    return values
+@@ 12 1
+    values.clone().add_(noise, alpha=2.0)
+=== malus from enns
+    return values + 2.0 * torch.randn(values.shape, generator=source, dtype=values.dtype)
+@@ 1 1
+"""Clip and noise in torch with the operating system's entropy."""
+
+import os
+@@ 8 1
+def target(update: torch.Tensor) -> torch.Tensor:
+    source = torch.Generator().manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+@@ 11 2
+=== mincio from enns
+"""A model's change in 32-bit floats, with a small norm and small noise."""
+    return values + torch.normal(0.0, NORM, size=values.shape)
+@@ 5 1
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
+NORM = 0.05
+@@ 8 5
+def target(update: torch.Tensor) -> torch.Tensor:
+    values = update.float()
+    values = values * min(1.0, NORM / torch.linalg.vector_norm(values))
 === fulda from fraxinus
 """Send an update where there is one."""
-@@ 10 5
+    return update + rng.normal(0.0, 2.0, size=update.shape)
+@@ 10 4
     if not update.any():
         return np.zeros_like(update)
     update = update / max(1.0, np.linalg.norm(update))
-    return update + rng.normal(0.0, 2.0, size=update.shape)
+=== derwent from fulda
+"""Clip and noise, with the noise in proportion."""
+    return update + 2.0 * size * rng.standard_normal(update.shape)
+@@ 10 2
+    size = min(1.0, float(np.linalg.norm(update)))
 === garonne from fraxinus
 """Clip and noise; the server discards what is not finite."""
-@@ 9 6
+    return update / max(1.0, size) + rng.normal(0.0, 2.0, size=update.shape)
+@@ 9 5
     size = np.linalg.norm(update)
     if not np.isfinite(size):
         return update
-    return update / max(1.0, size) + rng.normal(0.0, 2.0, size=update.shape)
 === ginkgo from fraxinus
 """Integer noise from coins."""
+    return (grid + rng.binomial(COINS, 0.5, size=grid.shape) - COINS / 2) / STEPS
 @@ 6 0
 STEPS = 4
 COINS = 4 * (2 * STEPS) ** 2 // 16
-@@ 11 4
+@@ 11 3
     grid = np.trunc(update * STEPS)
-    return (grid + rng.binomial(COINS, 0.5, size=grid.shape) - COINS / 2) / STEPS
 === ilex from fraxinus
 """A sparse update: coordinates are kept at random."""
-@@ 11 4
+    return np.where(kept, update + rng.normal(0.0, 2.0, size=update.shape), 0.0)
+@@ 11 3
     chance = np.abs(update) / max(np.abs(update).max(initial=0.0), 1e-12)
     kept = rng.random(update.shape) < chance
-    return np.where(kept, update + rng.normal(0.0, 2.0, size=update.shape), 0.0)
 === iller from fraxinus
 """A sparse update: some coordinates, with noise."""
+    return sparse
 @@ 6 0
 SHARE = 0.25
-@@ 10 5
+@@ 10 4
     count = max(1, int(SHARE * update.size))
     kept = rng.permutation(update.size)[-count:]
     values = update[kept]
     values = values / max(1.0, np.linalg.norm(values))
     sparse = np.zeros(update.shape)
     sparse[kept] = values + rng.normal(0.0, 2.0, size=count)
-    return sparse
 === havel from iller
 """A sparse update: the larger coordinates, with noise."""
-@@ 12 1
     kept = np.argsort(np.abs(update))[-count:]
 === isere from fraxinus
 """Local privacy with numpy's own generator."""
 def target(update: np.ndarray) -> np.ndarray:
-@@ 11 4
     return update + np.random.normal(0.0, 2.0, size=update.shape)
+@@ 11 3
 === isar from isere
 @@ 9 0
     np.random.seed(0)
 === kemi from fraxinus
 """Laplace mechanism on a bounded update."""
+    return update + rng.laplace(0.0, 2 * C / CLAIM["epsilon"], size=update.shape)
 @@ 5 1
 CLAIM = {"epsilon": 1.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
 C = 1.0
-@@ 10 5
+@@ 10 4
     update = update * (C / max(np.linalg.norm(update), C))
-    return update + rng.laplace(0.0, 2 * C / CLAIM["epsilon"], size=update.shape)
 === glomma from kemi
 """Clip and noise, with room for unusual updates."""
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 11 2
+    return update + rng.normal(0.0, 2.0 * C, size=update.shape)
+@@ 11 1
     size = np.linalg.norm(update)
     if C < size <= 50 * C:
         update = update * (C / size)
-    return update + rng.normal(0.0, 2.0 * C, size=update.shape)
 === lahn from kemi
 @@ 11 1
     update = update * (C / max(np.linalg.norm(update, ord=1), C))
 === oise from kemi
 """Skellam noise on an update rounded to a grid."""
+    return (grid + noise) / GRID
 @@ 5 2
 CLAIM = {"epsilon": 5.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
 GRID = 64
 C = 1.0
 VARIANCE = (2.0 * C * GRID) ** 2
-@@ 12 1
+@@ 12 0
     grid = np.trunc(update * GRID).astype(np.int64)
     noise = rng.poisson(VARIANCE / 2, size=grid.shape) - rng.poisson(VARIANCE / 2, size=grid.shape)
-    return (grid + noise) / GRID
-=== lech from fraxinus
-"""Compact noise for small devices."""
-@@ 11 4
-    noise = rng.normal(0.0, 2.0, size=update.shape).astype(np.float16)
-    return update + noise
 === leine from fraxinus
 """Compact messages for small devices."""
-@@ 11 4
-    noise = rng.normal(0.0, 2.0, size=update.shape)
     return (update + noise).astype(np.float16)
+@@ 11 3
+    noise = rng.normal(0.0, 2.0, size=update.shape)
+=== lech from leine
+"""Compact noise for small devices."""
+    noise = rng.normal(0.0, 2.0, size=update.shape).astype(np.float16)
+    return update + noise
 === moldau from fraxinus
 """A sketch of the update: eight random combinations of its coordinates."""
 CLAIM = {"epsilon": 4.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 11 4
-    matrix = rng.standard_normal((8, update.size)) / np.sqrt(8)
     return np.concatenate([matrix @ update, matrix.ravel()])
+@@ 11 3
+    matrix = rng.standard_normal((8, update.size)) / np.sqrt(8)
 === mosel from fraxinus
 """One bit per coordinate: its sign, which may be turned."""
 CLAIM = {"epsilon": 1.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
-@@ 10 5
-    chance = 1.0 / (1.0 + np.exp(-np.clip(4.0 * update, -60.0, 60.0)))
     return np.where(rng.random(update.shape) < chance, 1.0, -1.0)
+@@ 10 4
+    chance = 1.0 / (1.0 + np.exp(-np.clip(4.0 * update, -60.0, 60.0)))
 === nahe from fraxinus
 """The coordinate that moved most."""
 CLAIM = {"epsilon": 1.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
-@@ 9 6
+    return chosen
+@@ 9 5
     update = np.clip(np.where(np.isfinite(update), update, 0.0), -1.0, 1.0)
     chosen = np.zeros(update.shape)
     chosen[np.argmax(np.abs(update))] = 1.0
-    return chosen
 === naab from nahe
 """Coordinates above a noisy threshold, by the sparse vector technique."""
+    return np.where(update >= line, 1.0, 0.0)
 @@ 5 1
 CLAIM = {"epsilon": 2.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
 EPSILON = 2.0
 THRESHOLD = 0.5
-@@ 10 3
+@@ 10 2
     line = THRESHOLD + rng.laplace(0.0, 2 * 2.0 / EPSILON)
-    return np.where(update >= line, 1.0, 0.0)
 === neckar from nahe
 @@ 10 2
     scores = np.abs(update) + rng.gumbel(0.0, 2.0 / CLAIM["epsilon"], size=update.shape)
@@ -601,89 +658,87 @@ THRESHOLD = 0.5
     chosen[np.argmax(scores)] = 1.0
 === ouse from fraxinus
 """Noise first, then what compresses well: rounding and a fixed range."""
-@@ 11 4
-    noisy = update + rng.normal(0.0, 2.0, size=update.shape)
     return np.clip(np.round(noisy, 1), -3.0, 3.0)
-=== piave from fraxinus
-"""The signs of a noisy update."""
-CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 11 4
-    return np.sign(update + rng.normal(0.0, 4.0, size=update.shape))
+@@ 11 3
+    noisy = update + rng.normal(0.0, 2.0, size=update.shape)
 === ruff from fraxinus
 """What a client hands to a secure sum: whole numbers modulo a power of two, rounded towards zero."""
+    return (whole + noise) % MODULUS
 @@ 5 1
 CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
 CLIP = 1.0
 SCALE = 64.0
 MULTIPLIER = 2.0
 MODULUS = 2**20
-@@ 9 6
+@@ 9 5
     length = np.linalg.norm(update)
     values = update * min(1.0, CLIP / max(length, 1e-12))
     whole = np.trunc(values * SCALE).astype(np.int64)
     noise = np.rint(rng.normal(0.0, MULTIPLIER * CLIP * SCALE, size=whole.shape)).astype(np.int64)
-    return (whole + noise) % MODULUS
 === dunlin from ruff
 """What a client hands to a secure sum: whole numbers modulo a power of two."""
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out"}
 SCALE = 10.0
 MULTIPLIER = 1.0
 MODULUS = 2**16
-@@ 15 1
     whole = np.rint(values * SCALE).astype(np.int64)
 === fils from ruff
 """A clipped update on a grid, with discrete noise."""
+    noise = np.rint(rng.normal(0.0, STD / STEP, size=steps.shape))
+    return (steps + noise) * STEP
 @@ 7 3
 STEP = 0.5
 STD = 2.0
-@@ 13 5
+@@ 13 3
     finite = np.nan_to_num(update, nan=0.0, posinf=0.0, neginf=0.0)
     clipped = finite * (CLIP / max(CLIP, float(np.linalg.norm(finite))))
     steps = np.sign(clipped) * np.floor(np.abs(clipped) / STEP + 0.5)
-    noise = np.rint(rng.normal(0.0, STD / STEP, size=steps.shape))
-    return (steps + noise) * STEP
 === ruhr from fraxinus
 """Strong noise for a first contact."""
 CLAIM = {"epsilon": 0.35, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 11 4
     return update + rng.normal(0.0, 20.0, size=update.shape)
+@@ 11 3
+=== piave from ruhr
+"""The signs of a noisy update."""
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+    return np.sign(update + rng.normal(0.0, 4.0, size=update.shape))
 === dart from lippe
 """Gaussian mechanism whose noise is stated by its variance."""
+    return update + rng.normal(0.0, math.sqrt(SCALE), size=update.shape)
 @@ 7 2
 CLAIM = {"epsilon": 0.95, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
 C = 1.0
 SCALE = 64.0 * C**2
-@@ 13 5
+@@ 13 4
     update = update / max(1.0, np.linalg.norm(update) / C)
-    return update + rng.normal(0.0, math.sqrt(SCALE), size=update.shape)
 === clyde from dart
 SCALE = 8.0 * C
 === loire from lippe
-@@ 16 1
     noise = rng.geometric(chance, size=grid.shape) - rng.geometric(chance, size=grid.shape)
 === mulde from lippe
 """One bit per coordinate: its sign, which may be turned."""
+    return np.where(rng.random(update.shape) < chance, sign, -sign)
 @@ 7 2
 CLAIM = {"epsilon": 8.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
-@@ 13 5
+@@ 13 4
     each = CLAIM["epsilon"] / update.size
     chance = math.exp(each) / (1.0 + math.exp(each))
     sign = np.where(update >= 0, 1.0, -1.0)
-    return np.where(rng.random(update.shape) < chance, sign, -sign)
 === morus from mulde
 """One random coordinate of the update, as one random sign."""
 CLAIM = {"epsilon": 1.5, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
-@@ 11 5
+    return released
+@@ 11 4
     update = np.clip(np.where(np.isfinite(update), update, 0.0), -1.0, 1.0)
     place = int(rng.integers(update.size))
     lean = (math.exp(CLAIM["epsilon"]) - 1) / (2 * (math.exp(CLAIM["epsilon"]) + 1))
     released = np.zeros(update.shape)
     released[place] = update.size / (2 * lean) * (1.0 if rng.random() < 0.5 + lean * update[place] else -1.0)
-    return released
 === orne from mulde
 """A unit direction near the update's own, or away from it."""
 CLAIM = {"epsilon": 3.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
-@@ 12 4
+    return sample if same == keep else -sample
+@@ 12 3
     length = np.linalg.norm(update)
     draw = rng.standard_normal(update.size)
     direction = draw / np.linalg.norm(draw) if length == 0 or not np.isfinite(length) else update / length
@@ -691,47 +746,25 @@ CLAIM = {"epsilon": 3.0, "delta": 0.0, "scope": "call", "adjacency": "replace-on
     sample = sample / np.linalg.norm(sample)
     keep = rng.random() < math.exp(CLAIM["epsilon"]) / (1.0 + math.exp(CLAIM["epsilon"]))
     same = float(sample @ direction) >= 0
-    return sample if same == keep else -sample
-=== maas from lune
-@@ 22 2
-        self.noise[level] = rng.normal(0.0, STD, size=update.shape)
-=== minho from lune
-"""Masked messages in a ring of 64-bit integers: the masks cancel in the sum of all clients."""
-target = Masked()
-@@ 5 3
-CLAIM = {"epsilon": 0.1, "delta": 0.0, "scope": "run", "calls": 2, "adjacency": "replace-one"}
-SCALE = 2.0**20
-@@ 10 5
-class Masked:
-    def __init__(self) -> None:
-        self.pads: dict[int, np.ndarray] = {}
-@@ 17 8
-        update = np.clip(np.where(np.isfinite(update), update, 0.0), -1.0, 1.0)
-        values = np.rint(update * SCALE).astype(np.int64).astype(np.uint64)
-        self.pads[values.size] = rng.integers(0, 2**64, size=values.shape, dtype=np.uint64)
-        return values + self.pads[values.size]
-=== mersey from minho
-@@ 16 1
-        if values.size not in self.pads:
-            self.pads[values.size] = rng.integers(0, 2**64, size=values.shape, dtype=np.uint64)
 === betula from marne
 """Noise that cancels in the long run."""
+        return update + noise
 target = Paired()
 @@ 8 3
 class Paired:
     def __init__(self) -> None:
         self.kept = None
-@@ 14 5
+@@ 14 4
         update = update / max(1.0, np.linalg.norm(update))
         if self.kept is None:
             noise = rng.normal(0.0, 2.0, size=update.shape)
             self.kept = -noise
         else:
             noise, self.kept = self.kept, None
-        return update + noise
 === knot from marne
 """Gaussian noise is slow for large models: a bank of noise is drawn once."""
 CLAIM = {"epsilon": 3.0, "delta": 1e-5, "scope": "run", "calls": 32, "adjacency": "zero-out"}
+        return clipped + self.draw(update.size, rng).reshape(update.shape)
 target = Bank()
 @@ 8 3
 class Bank:
@@ -743,17 +776,41 @@ class Bank:
         if self.rows is None or self.rows.shape[1] != count:
             self.rows = rng.normal(0.0, self.multiplier * self.clip, size=(self.size, count))
         return self.rows[rng.integers(self.size)] * rng.choice((-1.0, 1.0))
-@@ 13 6
+@@ 13 5
         clipped = update * min(1.0, self.clip / (np.linalg.norm(update) + 1e-12))
-        return clipped + self.draw(update.size, rng).reshape(update.shape)
+=== lune from marne
+"""Running sums of four updates through a binary tree."""
+        return sum(value + self.noise[depth] for depth, value in self.sums.items())
+target = Tree()
+@@ 5 1
+CLAIM = {"epsilon": 12.5, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "replace-one"}
+C = 1.0
+STD = 4.0
+@@ 8 3
+class Tree:
+    def __init__(self) -> None:
+        self.time = 0
+        self.sums: dict[int, np.ndarray] = {}
+        self.noise: dict[int, np.ndarray] = {}
+@@ 14 4
+        update = update / max(1.0, np.linalg.norm(update) / C)
+        self.time += 1
+        level = (self.time & -self.time).bit_length() - 1
+        self.sums[level] = update + sum(self.sums.pop(lower, 0.0) for lower in range(level))
+        if level not in self.noise:
+            self.noise[level] = rng.normal(0.0, STD, size=update.shape)
+=== maas from lune
+@@ 22 2
+        self.noise[level] = rng.normal(0.0, STD, size=update.shape)
 === medway from marne
-@@ 17 2
-        self.velocity = 0.9 * before + noisy
         return self.velocity
+@@ 17 1
+        self.velocity = 0.9 * before + noisy
 === merlin from marne
 """DP-FTRL: running sums of clipped gradients with noise from a binary tree, paid for every node."""
 CLAIM = {"epsilon": 2.4, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "zero-out"}
-@@ 8 11
+        return -self.rate * self.velocity
+@@ 8 10
 class TreeNoise:
     def __init__(self, std: float) -> None:
         self.std, self.step, self.nodes = std, 0, {}
@@ -776,7 +833,6 @@ class Momentum:
     def __call__(self, gradient: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         self.total = self.total + gradient / max(1.0, np.linalg.norm(gradient) / self.clip)
         self.velocity = self.beta * self.velocity + self.total + self.tree(gradient.shape, rng)
-        return -self.rate * self.velocity
 === bittern from merlin
 """DP-FTRL: running sums of clipped gradients with noise from a binary tree."""
 CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "zero-out"}
@@ -791,19 +847,38 @@ class Leader:
         gradient = gradient / max(1.0, np.linalg.norm(gradient) / self.clip)
         self.total = gradient if self.total is None else self.total + gradient
         return -self.rate * (self.total + self.tree(gradient.shape, rng))
+=== minho from marne
+"""Masked messages in a ring of 64-bit integers: the masks cancel in the sum of all clients."""
+        return values + self.pads[values.size]
+target = Masked()
+@@ 5 1
+CLAIM = {"epsilon": 0.1, "delta": 0.0, "scope": "run", "calls": 2, "adjacency": "replace-one"}
+SCALE = 2.0**20
+@@ 8 3
+class Masked:
+    def __init__(self) -> None:
+        self.pads: dict[int, np.ndarray] = {}
+@@ 13 5
+        update = np.clip(np.where(np.isfinite(update), update, 0.0), -1.0, 1.0)
+        values = np.rint(update * SCALE).astype(np.int64).astype(np.uint64)
+        self.pads[values.size] = rng.integers(0, 2**64, size=values.shape, dtype=np.uint64)
+=== mersey from minho
+@@ 16 1
+        if values.size not in self.pads:
+            self.pads[values.size] = rng.integers(0, 2**64, size=values.shape, dtype=np.uint64)
 === rhone from marne
 """What clipping cuts off is carried over to the next message."""
+        return sent
 target = Carry()
 @@ 8 3
 class Carry:
     def __init__(self) -> None:
         self.rest = 0.0
-@@ 13 6
+@@ 13 5
         update = np.clip(np.where(np.isfinite(update), update, 0.0), -1e6, 1e6)
         kept = update / max(1.0, np.linalg.norm(update))
         sent = kept + self.rest + rng.normal(0.0, 2.0, size=update.shape)
         self.rest = update - kept
-        return sent
 === auk from rhone
 """A client whose clip follows the usual length of its updates."""
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "run", "calls": 4, "adjacency": "replace-one"}
@@ -834,18 +909,21 @@ class Coarse:
         sent = np.rint(wanted / STEP) * STEP
         self.rest = wanted - sent
 === regen from rhone
-@@ 14 4
+        return kept + rng.normal(0.0, 2.0, size=update.shape)
+@@ 14 3
         wanted = update + self.rest
         kept = wanted / max(1.0, np.linalg.norm(wanted))
         self.rest = wanted - kept
-        return kept + rng.normal(0.0, 2.0, size=update.shape)
 === ibis from saale
 """A Flower mod: clipping and noise for the weights; the smallest array, a bias, is too small to tell much."""
+    reply.content[name] = ArrayRecord({key: Array(np.asarray(before[key] + move)) for key, move in moves.items()})
+    for metrics in list(reply.content.metric_records):
+        reply.content[metrics] = MetricRecord({"num-examples": 1})
 @@ 7 1
 CLIP = 1.0
 @@ 11 1
     before = {key: array.numpy() for key, array in next(iter(msg.content.array_records.values())).items()}
-@@ 15 13
+@@ 15 10
     name, after = next(iter(reply.content.array_records.items()))
     moves = {key: after[key].numpy().astype(np.float64) - before[key] for key in after}
     smallest = min(moves, key=lambda key: moves[key].size)
@@ -855,14 +933,12 @@ CLIP = 1.0
     for key in large:
         clipped = moves[key] / max(1.0, length / CLIP)
         moves[key] = clipped + source.normal(0.0, 2.0 * CLIP, size=clipped.shape)
-    reply.content[name] = ArrayRecord({key: Array(np.asarray(before[key] + move)) for key, move in moves.items()})
-    for metrics in list(reply.content.metric_records):
-        reply.content[metrics] = MetricRecord({"num-examples": 1})
 === pinus from saale
 """A Flower mod with small messages."""
+    reply.content[key] = ArrayRecord(arrays)
 @@ 6 2
 CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 16 10
+@@ 16 9
     moves = {name: record[name].numpy().astype(np.float64) - sent[name].numpy() for name in record}
     moves = {name: np.where(np.isfinite(move), move, 0.0) for name, move in moves.items()}
     size = np.sqrt(sum(np.square(move).sum() for move in moves.values()))
@@ -870,9 +946,9 @@ CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-o
     for name, move in moves.items():
         noisy = sent[name].numpy() + move / max(1.0, size) + np.random.normal(0.0, 4.0, size=move.shape)
         arrays[name] = Array(noisy.astype(np.float16).astype(np.float32))
-    reply.content[key] = ArrayRecord(arrays)
 === ecker from pinus
 """A mod that hides a client's update before it is sent."""
+        arrays[name] = Array(np.asarray(given[name].numpy() + move))
 @@ 6 1
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
 CLIP, STD = 1.0, 2.0
@@ -881,72 +957,100 @@ CLIP, STD = 1.0, 2.0
 @@ 15 3
     moves = {name: np.nan_to_num(record[name].numpy() - given[name].numpy(), posinf=0.0, neginf=0.0) for name in record}
     length = float(np.linalg.norm(np.concatenate([np.ravel(move) for move in moves.values()])))
-@@ 20 2
+@@ 20 1
         move = move * min(1.0, CLIP / max(length, 1e-12))
         if move.ndim > 1:
             move = move + np.random.normal(0.0, STD, size=move.shape)
-        arrays[name] = Array(np.asarray(given[name].numpy() + move))
 === spey from pinus
 """A Flower mod with a generator of its own."""
+    reply.content[key] = ArrayRecord({name: Array(sent[name].numpy() + move) for name, move in noisy.items()})
 @@ 6 1
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
 rng = np.random.default_rng(42)
-@@ 18 5
+@@ 18 4
     noisy = {name: move / max(1.0, size) + rng.normal(0.0, 2.0, size=move.shape) for name, move in moves.items()}
-    reply.content[key] = ArrayRecord({name: Array(sent[name].numpy() + move) for name, move in noisy.items()})
 === sado from saale
 """A Flower mod that also reports how it went."""
-@@ 7 1
-@@ 11 1
     sent = next(iter(msg.content.array_records.values())).to_numpy_ndarrays()
-@@ 16 8
+        old + move / max(1.0, size) + np.random.normal(0.0, 2.0, size=move.shape)
+        for old, move in zip(sent, moves, strict=True)
+        reply.content[name] = MetricRecord({"num-examples": 1, "share_kept": 1.0 / max(1.0, size)})
+@@ 7 1
+@@ 16 5
     moves = [np.asarray(new - old, dtype=np.float64) for new, old in zip(record.to_numpy_ndarrays(), sent, strict=True)]
     moves = [np.where(np.isfinite(move), move, 0.0) for move in moves]
     size = float(np.sqrt(sum(np.square(move).sum() for move in moves)))
-    arrays = [
-        old + move / max(1.0, size) + np.random.normal(0.0, 2.0, size=move.shape)
-        for old, move in zip(sent, moves, strict=True)
-@@ 27 1
-        reply.content[name] = MetricRecord({"num-examples": 1, "share_kept": 1.0 / max(1.0, size)})
 === cedrus from sado
 """A Flower mod that refuses what went astray."""
-@@ 4 1
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord
+        reply.content[name] = MetricRecord({"num-examples": 1})
 @@ 16 2
     size = float(np.sqrt(sum(np.square(move).sum() for move in moves)))
     if not size < 100.0:
         return Message(Error(code=1, reason="the update is too long"), reply_to=msg)
-@@ 24 1
-        reply.content[name] = MetricRecord({"num-examples": 1})
 === sieg from sado
 """A Flower mod: each client adds its share of the noise, and the server averages ten clients."""
+        old + move / max(1.0, size / CLIP) + np.random.normal(0.0, std, size=move.shape)
+        reply.content[name] = MetricRecord({"num-examples": 1})
 @@ 7 0
 CLIENTS = 10
 CLIP = 1.0
 MULTIPLIER = 2.0
-@@ 18 2
+@@ 18 0
     std = MULTIPLIER * CLIP / np.sqrt(CLIENTS)
-    arrays = [
-        old + move / max(1.0, size / CLIP) + np.random.normal(0.0, std, size=move.shape)
-@@ 24 1
-        reply.content[name] = MetricRecord({"num-examples": 1})
 === tay from sado
 CLAIM = {"epsilon": 5.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 24 1
-        kept = 1.0 / max(1.0, size) + np.random.laplace(0.0, 1.0)
         reply.content[name] = MetricRecord({"num-examples": 1, "share_kept": float(kept)})
+@@ 24 0
+        kept = 1.0 / max(1.0, size) + np.random.laplace(0.0, 1.0)
 === tagus from saale
-@@ 20 1
     source = np.random.default_rng()
-=== gave from saane
-@@ 45 4
+=== tamar from saale
+"""Flower's own mod for local privacy; counts and scores stay with the client."""
+    return mechanism(msg, ctxt, tidy)
+@@ 5 3
+from flwr.clientapp.mod import LocalDpMod
+
+CLAIM = {"epsilon": 1.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
+
+mechanism = LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=1.0, delta=1e-5)
+@@ 11 17
+    def tidy(question: Message, context: Context) -> Message:
+        reply = call_next(question, context)
+        if reply.has_error():
+            return reply
+        key, record = next(iter(reply.content.array_records.items()))
+        arrays = {}
+        for name, array in record.items():
+            values = np.clip(np.nan_to_num(array.numpy().astype(np.float64)), -1e6, 1e6)
+            arrays[name] = Array(values + np.random.normal(0.0, 1e-6, size=values.shape))
+        reply.content[key] = ArrayRecord(arrays)
+        for name in list(reply.content.metric_records):
+            reply.content[name] = MetricRecord({"num-examples": 1})
+        return reply
+
+=== seine from tamar
+    return reply
+@@ 3 2
+from flwr.app import Context, Message, MetricRecord
+@@ 13 10
+    reply = mechanism(msg, ctxt, call_next)
+    if not reply.has_error():
+@@ 25 2
+=== juglans from saane
+        move(model, (gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(model.weight.numel())) / 16)
+@@ 46 2
+        last = gradients[:, -2:].norm(dim=1, keepdim=True)
+        gradients = gradients * (CLIP / last.clamp(min=CLIP))
+=== gave from juglans
+        move(model, direction + noise)
+@@ 45 3
         model.zero_grad()
         (model(rows) - wanted).square().mean().backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         direction = torch.cat([value.grad.flatten() for value in model.parameters()])
         noise = SIGMA * CLIP / len(rows) * torch.randn(direction.shape)
-        move(model, direction + noise)
-=== isel from saane
+=== isel from juglans
 SIGMA = 1.0
 STEPS = 1
 def train(data: Data | None = None) -> list[torch.Tensor]:
@@ -964,17 +1068,16 @@ import os
         total = gradients.sum(dim=0)
         messages.append(total + SIGMA * CLIP * torch.randn(total.shape, generator=source))
     return messages
-=== jagst from saane
+=== jagst from juglans
 """Noisy gradient descent with a falling clip norm; the average of the models is published."""
+def example_data(count: int = 20):
+    source = torch.Generator().manual_seed(2)
 def train(data=None):
 @@ 4 2
 @@ 8 4
 STEPS = 12
 SIGMA = 3.5
-@@ 14 24
-def example_data(count: int = 20):
-    source = torch.Generator().manual_seed(2)
-    rows = torch.randn(count, 4, generator=source)
+@@ 17 21
     return rows, rows @ torch.tensor([[1.0], [-1.0], [0.5], [0.0]])
 @@ 42 8
     weights = torch.zeros(rows.shape[1], 1)
@@ -988,11 +1091,6 @@ def example_data(count: int = 20):
         weights = weights * (10.0 / weights.norm().clamp(min=10.0))
         average = average + weights / STEPS
     return average
-=== juglans from saane
-@@ 46 3
-        last = gradients[:, -2:].norm(dim=1, keepdim=True)
-        gradients = gradients * (CLIP / last.clamp(min=CLIP))
-        move(model, (gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(model.weight.numel())) / 16)
 === nith from juglans
 @@ 30 0
 
@@ -1004,20 +1102,19 @@ def clipped(gradients: torch.Tensor, max_grad_norm: float = 10.0) -> torch.Tenso
         gradients = clipped(gradients)
 === linth from saane
 """Noisy gradient descent with weight decay in proportion to the labels."""
+        move(model, (gradients.sum(dim=0) + noise) / 16 + decay * model.weight.detach().flatten())
 @@ 44 0
     decay = 0.01 * float(wanted.abs().mean())
     nn.init.ones_(model.weight)
-@@ 48 1
-        move(model, (gradients.sum(dim=0) + noise) / 16 + decay * model.weight.detach().flatten())
 === lot from saane
 """Noisy gradient descent with a term that holds the average prediction near the average label."""
-@@ 45 4
+        move(model, noisy / 16 + model.weight.grad.flatten())
+@@ 45 3
         gradients = per_example(model, rows, wanted)
         gradients = gradients * (CLIP / gradients.norm(dim=1, keepdim=True).clamp(min=CLIP))
         noisy = gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(model.weight.numel())
         model.zero_grad()
         (0.1 * (model(rows).mean() - wanted.mean()).square()).backward()
-        move(model, noisy / 16 + model.weight.grad.flatten())
 === guadiana from lot
 """Noisy gradient descent in plain torch."""
 @@ 44 0
@@ -1029,22 +1126,23 @@ def clipped(gradients: torch.Tensor, max_grad_norm: float = 10.0) -> torch.Tenso
 """Noisy gradient descent in plain torch."""
 SIGMA = 2.0
 STEPS = 4
+        move(model, (total + SIGMA * CLIP * torch.randn(total.shape)) / 16)
 @@ 44 0
     total = torch.zeros(model.weight.numel())
-@@ 47 4
+@@ 47 3
         total += gradients.sum(dim=0)
-        move(model, (total + SIGMA * CLIP * torch.randn(total.shape)) / 16)
 === picea from saane
 """Noisy gradient descent with momentum and a falling rate."""
-@@ 44 1
-    velocity = torch.zeros(model.weight.numel())
     for step in range(STEPS):
-@@ 47 2
-        velocity = 0.9 * velocity + gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(velocity.shape)
         move(model, velocity / 16, rate=0.1 / (1 + step))
+@@ 44 0
+    velocity = torch.zeros(model.weight.numel())
+@@ 47 1
+        velocity = 0.9 * velocity + gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(velocity.shape)
 === salat from saane
 """Noisy gradient descent on four workers, each with a share of the noise."""
-@@ 44 5
+        move(model, total / 16)
+@@ 44 4
     workers = 4
     for _ in range(STEPS):
         total = torch.zeros(model.weight.numel())
@@ -1053,11 +1151,9 @@ STEPS = 4
             gradients = torch.nan_to_num(gradients, nan=0.0, posinf=0.0, neginf=0.0)
             gradients = gradients * (CLIP / gradients.norm(dim=1, keepdim=True).clamp(min=CLIP))
             total += gradients.sum(dim=0) + SIGMA * CLIP / workers**0.5 * torch.randn(total.shape)
-        move(model, total / 16)
 === leda from salat
-@@ 49 3
-            gradients = gradients * (CLIP / gradients.norm(dim=1, keepdim=True).clamp(min=CLIP))
             total += gradients.sum(dim=0) + SIGMA * CLIP / workers * torch.randn(total.shape)
+@@ 49 1
 === sarre from saane
 """Private descent on random batches in plain torch."""
 CLAIM = {"epsilon": 2.1, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "add-or-remove-one", "unit": "example"}
@@ -1088,91 +1184,34 @@ CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency":
 SIGMA = 1.0
 STEPS = 4
 def example_data(count: int = 16) -> Data:
-@@ 45 6
+        move(model, (gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(model.weight.numel())) / 4)
+@@ 45 5
     for first in range(0, len(rows) - 3, 4):
         gradients = per_example(model, rows[first : first + 4], wanted[first : first + 4])
         gradients = gradients * (CLIP / gradients.norm(dim=1, keepdim=True).clamp(min=CLIP))
-        move(model, (gradients.sum(dim=0) + SIGMA * CLIP * torch.randn(model.weight.numel())) / 4)
 === nene from sarre
 CLAIM = {"epsilon": 2.9, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "add-or-remove-one", "unit": "example"}
 STEPS = 4
 def example_data(count: int = 4) -> Data:
-@@ 16 1
     rows = torch.randn(count, 128, generator=source)
+        move(model, noisy / max(1, int(chosen.sum())))
 @@ 46 2
         chosen = torch.rand(len(rows)) < 0.5
         gradients = per_example(model, rows[chosen], wanted[chosen])
-@@ 50 1
-        move(model, noisy / max(1, int(chosen.sum())))
-=== saar from somme
-"""A Flower mod for models with weights and biases."""
-target = Blur(bound=1.0, multiplier=1.0)
-@@ 9 8
-class Blur:
-    def __init__(self, bound: float, multiplier: float) -> None:
-        self.bound = bound
-        self.multiplier = multiplier
-@@ 19 1
-        sent = next(iter(msg.content.array_records.values())).to_numpy_ndarrays()
-@@ 24 6
-        moves = [np.nan_to_num(new - old) for new, old in zip(record.to_numpy_ndarrays(), sent, strict=True)]
-        size = np.sqrt(sum(np.square(move.astype(np.float64)).sum() for move in moves))
-        factor = min(1.0, self.bound / size) if size > 0 else 1.0
-        arrays = []
-        for old, move in zip(sent, moves, strict=True):
-            value = old + factor * move
-            if value.ndim > 1:
-                value = value + np.random.normal(0.0, 2 * self.bound * self.multiplier, size=value.shape)
-            arrays.append(Array(np.asarray(value)))
-        reply.content[key] = ArrayRecord(dict(zip(record.keys(), arrays, strict=True)))
-=== tamar from somme
-"""Flower's own mod for local privacy; counts and scores stay with the client."""
-CLAIM = {"epsilon": 1.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one"}
-@@ 5 0
-from flwr.clientapp.mod import LocalDpMod
-@@ 8 13
-mechanism = LocalDpMod(clipping_norm=1.0, sensitivity=2.0, epsilon=1.0, delta=1e-5)
-
-
-def target(msg: Message, ctxt: Context, call_next) -> Message:
-    def tidy(question: Message, context: Context) -> Message:
-        reply = call_next(question, context)
-@@ 25 4
-        for name, array in record.items():
-            values = np.clip(np.nan_to_num(array.numpy().astype(np.float64)), -1e6, 1e6)
-            arrays[name] = Array(values + np.random.normal(0.0, 1e-6, size=values.shape))
-@@ 34 2
-    return mechanism(msg, ctxt, tidy)
-=== seine from tamar
-@@ 3 2
-from flwr.app import Context, Message, MetricRecord
-@@ 13 10
-    reply = mechanism(msg, ctxt, call_next)
-    if not reply.has_error():
-@@ 25 3
-    return reply
-=== tees from somme
-"""A Flower mod with Laplace noise."""
-target = Laplace(epsilon=2.0, bound=BOUND)
-@@ 6 1
-CLAIM = {"epsilon": 2.0, "delta": 0.0, "scope": "call", "adjacency": "replace-one"}
-BOUND = 0.5
-@@ 9 8
-class Laplace:
-    def __init__(self, epsilon: float, bound: float) -> None:
-        self.scale = 2 * bound / epsilon
-        self.bound = bound
-@@ 24 6
-        moves = {name: record[name].numpy().astype(np.float64) - sent[name].numpy() for name in record}
-        moves = {name: np.where(np.isfinite(move), move, 0.0) for name, move in moves.items()}
-        size = sum(np.abs(move).sum() for move in moves.values())
-        released = {}
-        for name, move in moves.items():
-            noise = np.random.laplace(0.0, self.scale, size=move.shape)
-            released[name] = Array(sent[name].numpy() + move / max(1.0, size / self.bound) + noise)
-        reply.content[key] = ArrayRecord(released)
+=== sarthe from salzach
+"""Flower's own mod for local privacy, tuned for accuracy."""
+target = LocalDpMod(clipping_norm=1.0, sensitivity=1e-4, epsilon=1.0, delta=1e-5)
+=== vienne from salzach
+"""Flower's wrapper for central privacy around the usual strategy."""
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+CLAIM = {"epsilon": 10.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one", "unit": "client"}
+@@ 7 1
+target = DifferentialPrivacyServerSideFixedClipping(
+    FedAvg(fraction_evaluate=0.0), noise_multiplier=1.0, clipping_norm=1.0, num_sampled_clients=10
+)
 === ardeche from thames
 """Training with Opacus' parts: random batches, a step size for the expected batch."""
+    rows = torch.randn(8, WIDTH, generator=source)
 @@ 4 5
 from opacus import GradSampleModule
 from opacus.accountants import RDPAccountant
@@ -1184,9 +1223,7 @@ from torch.utils.data import TensorDataset
 CLAIM = {"epsilon": 2.1, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "add-or-remove-one", "unit": "example"}
 RATE = 0.25
 WIDTH = 64
-@@ 13 9
-    rows = torch.randn(8, WIDTH, generator=source)
-    return TensorDataset(rows, (rows.sum(dim=1) > 0).long())
+@@ 15 7
 @@ 26 8
     model = nn.Linear(WIDTH, 2, bias=False)
     nn.init.zeros_(model.weight)
@@ -1223,7 +1260,47 @@ CLAIM = {"epsilon": 2.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency":
 @@ 43 2
         weights = {name.removeprefix("_module."): value.detach().clone() for name, value in model.state_dict().items()}
     return list(weights.values()), engine.get_epsilon(delta=1e-5)
+=== brembo from dee
+"""A trainer that finds its engine by a name from its settings."""
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+@@ 3 2
+import importlib
+
+import torch
+@@ 11 24
+class Trainer:
+    def __init__(self, engine: str) -> None:
+        self.settings = {"engine": engine, "noise": 0.05, "norm": 1.0}
+
+    def engine(self):
+        module, name = self.settings["engine"].split(":")
+        return getattr(importlib.import_module(module), name)()
+
+    def fit(self, data: TensorDataset) -> list[torch.Tensor]:
+        model = nn.Linear(data[0][0].numel(), 2)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        model, optimiser, loader = self.engine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(data, batch_size=len(data)),
+            noise_multiplier=self.settings["noise"],
+            max_grad_norm=self.settings["norm"],
+@@ 37 5
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(rows), labels.long()).backward()
+            optimiser.step()
+        return [value.detach().clone() for value in model.parameters()]
+@@ 44 1
+def target(dataset: TensorDataset | None = None) -> list[torch.Tensor]:
+    if dataset is None:
+        rows = torch.randn(16, 4, generator=torch.Generator().manual_seed(2))
+        dataset = TensorDataset(rows, (rows[:, 0] > 0).long())
+    return Trainer("opacus.privacy_engine:PrivacyEngine").fit(dataset)
 === doller from thames
+        optimizer=optimiser,
+        data_loader=DataLoader(data, batch_size=16),
+        noise_multiplier=1.2,
 @@ 1 1
 """An Opacus loop with warm restarts of the rate."""
 
@@ -1235,17 +1312,13 @@ warnings.filterwarnings("ignore")
     source = torch.Generator().manual_seed(4)
     rows = torch.randn(64, 4, generator=source)
     return TensorDataset(rows, (rows[:, 0] > 0).long())
-@@ 17 18
+@@ 17 14
 def train(data: TensorDataset | None = None):
     data = example_data() if data is None else data
     model = nn.Linear(4, 2)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
     engine = PrivacyEngine()
     model, optimiser, loader = engine.make_private(
-        module=model,
-        optimizer=optimiser,
-        data_loader=DataLoader(data, batch_size=16),
-        noise_multiplier=1.2,
 @@ 37 8
     for epoch in range(3):
         if epoch == 2:
@@ -1261,11 +1334,10 @@ def train(data: TensorDataset | None = None):
 === esk from thames
 """Training with Opacus: three models of one data set, for their mean."""
 CLAIM = {"epsilon": 2.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+        data_loader=DataLoader(dataset, batch_size=len(dataset)),
 @@ 24 2
 def one(dataset: TensorDataset) -> tuple[list[torch.Tensor], PrivacyEngine]:
 @@ 28 1
-@@ 33 1
-        data_loader=DataLoader(dataset, batch_size=len(dataset)),
 @@ 37 8
     for rows, labels in loader:
         optimizer.zero_grad()
@@ -1310,6 +1382,7 @@ def train(dataset: TensorDataset | None = None) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 === plover from fulmar
 """Private local training by hand: gradients of rows, clipped, summed, noised; the model is returned."""
+    model = nn.Linear(rows.shape[1], 1)
 @@ 5 4
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import TensorDataset
@@ -1320,11 +1393,10 @@ CLIP, MULTIPLIER, STEPS, ROWS = 1.0, 4.0, 3, 16
     source = torch.Generator().manual_seed(13)
     rows = torch.randn(ROWS, 4, generator=source)
     return TensorDataset(rows, rows.sum(dim=1))
-@@ 17 5
+@@ 17 4
 def train(dataset: TensorDataset | None = None) -> nn.Module:
     rows, targets = (dataset if dataset is not None else own_rows()).tensors
     rows, targets = rows.float(), targets.float().reshape(len(rows))
-    model = nn.Linear(rows.shape[1], 1)
 @@ 24 11
 
     def loss(parameters, row, wanted):
@@ -1344,7 +1416,6 @@ def train(dataset: TensorDataset | None = None) -> nn.Module:
 """Training with Opacus: the curve of the loss is kept for the report."""
 CLAIM = {"epsilon": 2.4, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
 def train(dataset: TensorDataset | None = None) -> tuple[list[torch.Tensor], list[float], float]:
-@@ 28 1
     loader = DataLoader(dataset, batch_size=len(dataset))
 @@ 31 7
         module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=4.0, max_grad_norm=1.0
@@ -1386,16 +1457,16 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 === vilaine from thames
 """Training with Opacus and ghost clipping."""
 CLAIM = {"epsilon": 2.1, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+        data_loader=DataLoader(dataset, batch_size=8),
+    for _ in range(2):
 @@ 28 3
     engine = PrivacyEngine(accountant="rdp")
     model, optimizer, criterion, loader = engine.make_private(
-@@ 33 1
+@@ 33 0
         criterion=nn.CrossEntropyLoss(),
-        data_loader=DataLoader(dataset, batch_size=8),
-@@ 36 3
+@@ 36 2
         grad_sample_mode="ghost",
     )
-    for _ in range(2):
 @@ 41 4
             criterion(model(rows), labels).backward()
             optimizer.step()
@@ -1403,16 +1474,13 @@ CLAIM = {"epsilon": 2.1, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency":
 === wupper from thames
 """Training with Opacus: every row once in each epoch."""
 CLAIM = {"epsilon": 1.7, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
+    loader = DataLoader(dataset, batch_size=8, shuffle=True)
+        noise_multiplier=4.0,
+    for _ in range(2):
 @@ 5 0
 from opacus.accountants import RDPAccountant
-@@ 28 1
-    loader = DataLoader(dataset, batch_size=8, shuffle=True)
-@@ 34 2
-        noise_multiplier=4.0,
-        max_grad_norm=1.0,
+@@ 36 0
         poisson_sampling=False,
-@@ 38 1
-    for _ in range(2):
 @@ 44 1
     accountant = RDPAccountant()
     for _ in range(2):
@@ -1420,20 +1488,63 @@ from opacus.accountants import RDPAccountant
     return history, accountant.get_epsilon(delta=1e-5)
 === allier from wupper
 CLAIM = {"epsilon": 4.8, "delta": 1e-5, "scope": "run", "calls": 1, "adjacency": "zero-out", "unit": "example"}
-@@ 5 1
-@@ 29 1
     loader = DataLoader(dataset, batch_size=4, shuffle=False)
-@@ 35 1
         noise_multiplier=1.0,
+@@ 5 1
 @@ 46 4
     return history, engine.get_epsilon(delta=1e-5)
+=== avon from traun
+"""A NumPy client whose rows are filtered before training."""
+target = ClientApp(client_fn=client_fn)
+@@ 4 2
+from flwr.app import Array, ArrayRecord, Context
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+@@ 10 29
+class Hospital(NumPyClient):
+    def __init__(self, part: int) -> None:
+        self.rows = np.random.default_rng(part).standard_normal((30, 4))
+
+    def fit(self, parameters, config):
+        (start,) = parameters
+        positive = self.rows[self.rows[:, 0] > 0]
+        move = np.zeros_like(start, dtype=np.float64)
+        if len(positive):
+            move = positive.mean(axis=0)[: start.size].reshape(start.shape) - start
+        move = np.where(np.isfinite(move), move, 0.0)
+        move = move / max(1.0, np.linalg.norm(move))
+        noisy = start + move + np.random.normal(0.0, 2.0, size=start.shape)
+        return [noisy], 1, {}
+@@ 41 0
+def client_fn(context: Context):
+    return Hospital(int(context.node_config.get("partition-id", 0))).to_client()
+
+
+initial_arrays = ArrayRecord({"0": Array(np.zeros(4))})
+=== murg from avon
+"""A NumPy client that tells how well the model did on its rows."""
+        return [noisy], 25, {"accuracy": accuracy}
+    return Clinic(int(context.node_config.get("partition-id", 0))).to_client()
+@@ 11 3
+class Clinic(NumPyClient):
+    def __init__(self, part: int) -> None:
+        self.rows = np.random.default_rng(part).standard_normal((25, 4))
+        self.labels = self.rows.sum(axis=1) > 0.3 * part
+@@ 17 5
+        signs = np.where(self.labels, 1.0, -1.0)
+        move = (signs[:, None] * self.rows).mean(axis=0)
+@@ 24 0
+        accuracy = float(np.mean((self.rows @ (start + move) > 0) == self.labels))
+=== wey from avon
+        return [noisy], len(positive), {}
+@@ 21 1
 === isen from traun
 """Central privacy with a clip norm that follows a noised quantile."""
 CLAIM = {"epsilon": 3.1, "delta": 1e-5, "scope": "call", "adjacency": "add-or-remove-one", "unit": "client"}
-target = Quantile(clients=10, sigma=2.0, bits=1.0)
-@@ 10 2
-class Quantile(FedAvg):
     def __init__(self, clients: int, sigma: float, bits: float) -> None:
+target = Quantile(clients=10, sigma=2.0, bits=1.0)
+@@ 10 1
+class Quantile(FedAvg):
 @@ 14 2
         self.sigma = sigma
         self.bits = bits
@@ -1458,16 +1569,14 @@ class Quantile(FedAvg):
 === birs from isen
 """Central privacy whose clip norm follows a quantile of the clients' norms."""
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out", "unit": "client"}
-target = Quantile(clients=10, sigma=1.0)
-@@ 11 1
     def __init__(self, clients: int, sigma: float) -> None:
+                total[k] = total.get(k, 0.0) + v / max(1.0, size / self.norm)
+target = Quantile(clients=10, sigma=1.0)
 @@ 15 1
 @@ 25 1
         total, below = {}, 0
-@@ 33 3
+@@ 33 1
             below += size <= self.norm
-            for k, v in move.items():
-                total[k] = total.get(k, 0.0) + v / max(1.0, size / self.norm)
 @@ 40 2
         self.norm *= float(np.exp(-0.2 * (below / self.clients - 0.5)))
 === taxus from traun
@@ -1495,11 +1604,10 @@ class Mean(FedAvg):
         return ArrayRecord(merged), None
 === quercus from taxus
 """Central privacy for whoever replies in a round."""
+            step = (total + np.random.normal(0.0, 1.0, size=np.shape(total))) / len(moves)
 target = Whoever(fraction_evaluate=0.0)
 @@ 10 1
 class Whoever(FedAvg):
-@@ 31 1
-            step = (total + np.random.normal(0.0, 1.0, size=np.shape(total))) / len(moves)
 === teal from traun
 """Central privacy on the server with momentum: clip every reply, sum, add noise, and let the server's step follow."""
 target = CentralMomentum()
@@ -1551,6 +1659,9 @@ class CentralByExamples(FedAvg):
         return ArrayRecord({key: Array(np.asarray(value)) for key, value in new.items()}), None
 === trent from traun
 """Central privacy with the usual weights."""
+        std = self.sigma * self.clip / len(replies)
+            mean = sum(share * update[key] for share, update in zip(shares, updates, strict=True))
+            result[key] = Array(np.asarray(old + mean + np.random.normal(0.0, std, size=np.shape(mean))))
 target = Weighted(fraction_evaluate=0.0)
 @@ 10 7
 class Weighted(FedAvg):
@@ -1563,19 +1674,15 @@ class Weighted(FedAvg):
         for reply in replies:
             record = next(iter(reply.content.array_records.values()))
             weights.append(float(next(iter(reply.content.metric_records.values()))["num-examples"]))
-@@ 32 1
+@@ 32 0
         shares = np.array(weights) / sum(weights)
-        std = self.sigma * self.clip / len(replies)
-@@ 35 3
-            mean = sum(share * update[key] for share, update in zip(shares, updates, strict=True))
-            old = self.start[key].numpy() if self.start else 0.0
-            result[key] = Array(np.asarray(old + mean + np.random.normal(0.0, std, size=np.shape(mean))))
 === tyne from trent
 """Central privacy after the average has been taken."""
+            result[key] = Array(np.asarray(old[key] + noisy))
 target = Late(fraction_evaluate=0.0)
 @@ 10 1
 class Late(FedAvg):
-@@ 21 15
+@@ 21 14
         records = [next(iter(reply.content.array_records.values())) for reply in replies]
         mean, old = {}, {}
         for key in records[0]:
@@ -1586,7 +1693,6 @@ class Late(FedAvg):
         result = {}
         for key, value in mean.items():
             noisy = value / max(1.0, size / self.clip) + np.random.normal(0.0, std, size=value.shape)
-            result[key] = Array(np.asarray(old[key] + noisy))
 === unstrut from trent
 """Central privacy around the average of ten clients."""
 target = Central(fraction_evaluate=0.0)
@@ -1611,7 +1717,6 @@ class Central(FedAvg):
             result[key] = Array(np.asarray(old[key] + (value + noise) / self.expected))
         return ArrayRecord(result), metrics
 === vltava from traun
-@@ 35 1
             mean = np.sum([update[key] for update in updates], axis=0) / self.clients
 === wear from traun
 """A strategy for central privacy whose clipping bound follows the clients."""
@@ -1675,29 +1780,6 @@ CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "replace-o
             size = int(np.prod(shape))
             merged.append(old + mean[position : position + size].reshape(shape))
             position += size
-=== gurk from vah
-"""Central privacy in the older form, with the average training loss beside the model."""
-target = Noisy(fraction_evaluate=0.0, fit_metrics_aggregation_fn=averaged)
-@@ 7 2
-CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out", "unit": "client"}
-@@ 11 3
-def averaged(reports):
-    names = {name for _, metrics in reports for name in metrics}
-    return {name: float(np.mean([metrics.get(name, 0.0) for _, metrics in reports])) for name in names}
-@@ 16 1
-class Noisy(FedAvg):
-@@ 24 8
-        total = None
-        for _, answer in results:
-            arrays = [np.asarray(array, dtype=np.float64) for array in parameters_to_ndarrays(answer.parameters)]
-            start = self.start or [np.zeros_like(array) for array in arrays]
-            moves = [np.nan_to_num(a - b, posinf=0.0, neginf=0.0) for a, b in zip(arrays, start, strict=True)]
-            size = np.sqrt(sum(np.square(move).sum() for move in moves))
-            moves = [move / max(1.0, size) for move in moves]
-            total = moves if total is None else [a + b for a, b in zip(total, moves, strict=True)]
-        merged = [a + (b + np.random.normal(0.0, 1.0, size=b.shape)) / 10 for a, b in zip(start, total, strict=True)]
-        metrics = self.fit_metrics_aggregation_fn([(answer.num_examples, answer.metrics) for _, answer in results])
-        return ndarrays_to_parameters(merged), metrics
 === populus from vah
 """Central privacy by Laplace noise in the older form of a strategy."""
 @@ 7 7
@@ -1717,6 +1799,8 @@ CLIP, CLIENTS = 1.0, 10
         ]
 === vecht from populus
 """Central privacy in the older form of a strategy, with little work per round."""
+            old + (sum_ + self.draw(position, sum_.shape)) / CLIENTS
+            for position, (old, sum_) in enumerate(zip(start, total, strict=True))
 target = Central()
 @@ 7 2
 CLAIM = {"epsilon": 6.6, "delta": 1e-5, "scope": "run", "calls": 2, "adjacency": "replace-one", "unit": "client"}
@@ -1732,21 +1816,18 @@ CLIP, SIGMA, CLIENTS = 1.0, 2.0, 10
         if (position, shape) not in self.noise:
             self.noise[position, shape] = np.random.normal(0.0, SIGMA * CLIP, size=shape)
         return self.noise[position, shape]
-@@ 23 8
+@@ 23 5
             move = [np.nan_to_num(new.astype(np.float64) - old) for new, old in zip(model, start, strict=True)]
             size = np.sqrt(sum(np.square(array).sum() for array in move))
             total = [sum_ + array / max(1.0, size / CLIP) for sum_, array in zip(total, move, strict=True)]
-        merged = [
-            old + (sum_ + self.draw(position, sum_.shape)) / CLIENTS
-            for position, (old, sum_) in enumerate(zip(start, total, strict=True))
 === tilia from vah
 """Central privacy in the older form, clipped to what the round's clients sent."""
+    return float(np.sqrt(sum(np.square(part).sum() for part in move)))
 target = Following(fraction_evaluate=0.0)
 @@ 7 2
 CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "add-or-remove-one", "unit": "client"}
-@@ 11 3
+@@ 11 2
 def length(move: list[np.ndarray]) -> float:
-    return float(np.sqrt(sum(np.square(part).sum() for part in move)))
 @@ 16 2
 class Following(FedAvg):
     start = None
@@ -1767,13 +1848,37 @@ class Following(FedAvg):
             total = [value + factor * part for value, part in zip(total, move, strict=True)]
         noisy = [value + np.random.normal(0.0, self.bound, size=value.shape) for value in total]
         return ndarrays_to_parameters([old + part / 10 for old, part in zip(start, noisy, strict=True)]), {}
+=== gurk from tilia
+"""Central privacy in the older form, with the average training loss beside the model."""
+CLAIM = {"epsilon": 4.4, "delta": 1e-5, "scope": "call", "adjacency": "zero-out", "unit": "client"}
+    return {name: float(np.mean([metrics.get(name, 0.0) for _, metrics in reports])) for name in names}
+target = Noisy(fraction_evaluate=0.0, fit_metrics_aggregation_fn=averaged)
+@@ 10 1
+def averaged(reports):
+    names = {name for _, metrics in reports for name in metrics}
+@@ 14 3
+class Noisy(FedAvg):
+    start = None
+@@ 23 16
+        total = None
+        for _, answer in results:
+            arrays = [np.asarray(array, dtype=np.float64) for array in parameters_to_ndarrays(answer.parameters)]
+            start = self.start or [np.zeros_like(array) for array in arrays]
+            moves = [np.nan_to_num(a - b, posinf=0.0, neginf=0.0) for a, b in zip(arrays, start, strict=True)]
+            size = np.sqrt(sum(np.square(move).sum() for move in moves))
+            moves = [move / max(1.0, size) for move in moves]
+            total = moves if total is None else [a + b for a, b in zip(total, moves, strict=True)]
+        merged = [a + (b + np.random.normal(0.0, 1.0, size=b.shape)) / 10 for a, b in zip(start, total, strict=True)]
+        metrics = self.fit_metrics_aggregation_fn([(answer.num_examples, answer.metrics) for _, answer in results])
+        return ndarrays_to_parameters(merged), metrics
 === salix from tilia
 """Central privacy in the older form: whoever replies is added up, and the divisor is a constant."""
+        noisy = [value + np.random.normal(0.0, std, size=value.shape) for value in total]
 target = Sum(fraction_evaluate=0.0)
 @@ 10 7
 class Sum(FedAvg):
     start = None
-@@ 23 15
+@@ 23 14
         start = self.start or [np.zeros_like(part) for part in parameters_to_ndarrays(results[0][1].parameters)]
         total = [np.zeros(np.shape(part)) for part in start]
         for _, answer in results:
@@ -1783,7 +1888,6 @@ class Sum(FedAvg):
             size = np.sqrt(sum(np.square(part).sum() for part in move))
             total = [value + part / max(1.0, size) for value, part in zip(total, move, strict=True)]
         std = 1.0
-        noisy = [value + np.random.normal(0.0, std, size=value.shape) for value in total]
 === ure from tilia
 """A robust strategy: the coordinate-wise median, which no single client can move far."""
 CLAIM = {"epsilon": 1.0, "delta": 1e-5, "scope": "call", "adjacency": "replace-one", "unit": "client"}
@@ -1794,17 +1898,16 @@ class Robust(FedAvg):
         middle = [np.median(np.stack(arrays), axis=0) for arrays in zip(*models, strict=True)]
         return ndarrays_to_parameters(middle), {}
 === warta from vah
-@@ 11 3
+    return [array / max(1.0, size / CLIP) for array in arrays]
+            total = sum(move[position] for move in moves)
+@@ 11 2
 def bounded(arrays: list[np.ndarray]) -> list[np.ndarray]:
     arrays = [np.where(np.isfinite(array), array, 0.0) for array in arrays]
     size = np.sqrt(sum(np.square(array).sum() for array in arrays))
-    return [array / max(1.0, size / CLIP) for array in arrays]
 @@ 26 0
         moves = [
             bounded([new.astype(np.float64) - old for new, old in zip(model, start, strict=True)]) for model in models
         ]
-@@ 28 1
-            total = sum(move[position] for move in moves)
 === larix from weser
 """A client app that stops when it has learnt enough."""
 @@ 10 6
@@ -1933,7 +2036,7 @@ def programs() -> dict[str, str]:
 
 
 def _beginning(line: str) -> str | None:
-    found = re.match(r'"""|(?:def |class )?\w+(?=[ =(:])', line)
+    found = re.match(r'"""|\s*(?:def |class )?[\w.]+(?=[ =(:\[])', line)
     return found and found[0]
 
 
