@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,25 +156,34 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
+@contextmanager
+def ctrl_c(after: int = 1, seed: int | None = None) -> Iterator[None]:
+    """While it lasts, somebody presses Ctrl-C behind this round of every run, or of those with a seed."""
+    from fedpriv.runs.session import Session
+
+    real = Session._end_round
+
+    def pressed(session: Session, current: Any) -> None:
+        real(session, current)
+        if current.number == after and seed in (None, session.config.seed):
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "_end_round", pressed)
+        yield
+
+
 @pytest.fixture
-def resumed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def resumed(tmp_path: Path, run: Run) -> Callable[..., Path]:
     """``resumed("strategy=fedavg", ..., after=3)``: a run that Ctrl-C ended behind a round and that was resumed; its
     folder.
     """
 
     def start(*overrides: str, after: int) -> Path:
-        from fedpriv.runs.session import Session
         from fedpriv.runs.start import resume_run
 
-        folder, real = tmp_path / "interrupted", Session._end_round
-
-        def ctrl_c(session: Session, current: Any) -> None:
-            real(session, current)
-            if current.number == after:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Session, "_end_round", ctrl_c)
+        folder = tmp_path / "interrupted"
+        with ctrl_c(after), pytest.raises(KeyboardInterrupt):
             run(*overrides, folder=folder)
         resume_run(folder)
         return folder

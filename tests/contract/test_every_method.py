@@ -47,6 +47,39 @@ SIZE = (
 WITHOUT_NOISE = ("fedavg", "fedprox", "fedper", "lgfedavg", "fedvf", "pfl", "corrquant")
 LEAKING = [(f"strategy={name}", "privacy.variant=published") for name in ("adpfl", "coqfl", "dpfedsnlc", "fedags")]
 PRICED = [case for case in CASES if case[0].partition("=")[2] not in WITHOUT_NOISE and case not in LEAKING]
+#: Forms with a state of their own: of cohorts, thresholds, steps, noise or masks.
+SOME, CENTRAL = ("num_clients=5", "clients_per_round=3"), ("strategy=dpfedavg", "strategy.client.form=central")
+FORMS: tuple[tuple[str, ...], ...] = (
+    ("strategy=adpfl", "privacy.variant=repaired", "strategy.server.window=2", "partition=dirichlet"),
+    ("strategy=adpfl", "privacy.variant=published", "strategy.server.window=2", "partition=dirichlet"),
+    ("strategy=coqfl", "strategy.client.encode=weights", "strategy.client.radius=0.3"),
+    ("strategy=fedags", "strategy.client.selection=gumbel", "strategy.client.loss_weights=true"),
+    ("strategy=dpfl_agn", "strategy.client.decay=0.7", "strategy.server.threshold=9"),
+    (*CENTRAL, *SOME, "strategy.server.client_sampling=poisson"),
+    (*CENTRAL, *SOME, "strategy.server.client_sampling=poisson", "strategy.server.clipping=quantile"),
+    (*CENTRAL, "num_clients=20", "clients_per_round=5", "strategy.server.client_sampling=allocated"),
+    ("strategy=dpftrl", *SOME, "strategy.client.factor=blt", "strategy.server.optimizer=momentum"),
+    ("strategy=dpftrl", *SOME, "strategy.client.factor=sqrt"),
+    ("strategy=dpftrl", "num_clients=21", "strategy.server.client_sampling=poisson", "strategy.client.bandwidth=3"),
+    ("strategy=fedldp", *SOME, "strategy.server.clipping=quantile"),
+    ("strategy=fedldp", *SOME, "strategy.server.clipping=adp", "strategy.server.window=2"),
+    ("strategy=fedcad", *SOME, "strategy.server.clipping=quantile", "strategy.client.obsolete_factor=0.4"),
+    ("strategy=fedcad", "privacy.variant=published", "strategy.server.clipping=adp", "strategy.server.window=2"),
+    ("strategy=fedcad", *SOME, "strategy.server.clipping=quantile", "strategy.server.optimizer=momentum"),
+    ("strategy=fedcad", "num_clients=12", "strategy.server.participation=balanced"),
+    ("strategy=fedcad", *SOME, "engine.trainer=vectorised"),
+    ("strategy=fedavg", "strategy.server.optimizer=yogi"),
+    (
+        "strategy=fedvf",
+        *SOME,
+        "partition=pathological",
+        "strategy.client.head_period=2",
+        "strategy.server.optimizer=adam",
+    ),
+    ("strategy=skellam", "strategy.server.clipping=adp", "strategy.server.window=2"),
+    ("strategy=ddgauss", "strategy.secure_sum=protocol", "strategy.client.noise_multiplier=1"),
+)
+FURTHER = [pytest.param(form, marks=pytest.mark.rotates(12)) for form in FORMS]
 CHECKPOINTS = ("num_rounds=4", "checkpoint.every=2", "dataset.train_examples=200")
 DELTA = 1e-5
 #: Case -> what of its run was left when it had ended.
@@ -128,7 +161,7 @@ def planned(case: Case, *more: str) -> Any:
 
 
 @in_turn
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.parametrize("case", [*CASES, *FURTHER], ids=" ".join)
 def test_the_ledger_costs_what_was_planned_and_not_more(case: Case, whole: Whole) -> None:
     """Composed from the ledger's lines alone, for each client or, where the server books, for the sum."""
     privacy, plan = privacy_of(whole(case)), planned(case)
@@ -159,7 +192,7 @@ def test_its_summary_names_it_and_says_whether_it_has_a_guarantee(case: str, who
 
 
 @in_turn
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.parametrize("case", [*CASES, *FURTHER], ids=" ".join)
 def test_interrupted_and_resumed_it_is_the_same_run(case: Case, whole: Whole, resumed: Callable[..., Path]) -> None:
     """After a round behind the last checkpoint, which is repeated with the noise that it had."""
     assert result_of(resumed(*CHECKPOINTS, *case, after=3)) == result_of(whole(case))

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import NO_REPORT, SMALL
+from conftest import NO_REPORT, SMALL, ctrl_c
 
 import fedpriv
 from fedpriv.__main__ import main
@@ -15,7 +15,6 @@ from fedpriv.common.errors import OptionError
 from fedpriv.config.checks import doubts
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
-from fedpriv.runs.session import Session
 
 #: All run at every commit: a page or a message that changes anywhere is met here, and all take ten seconds.
 pytestmark = pytest.mark.rotates(1)
@@ -24,15 +23,8 @@ pytestmark = pytest.mark.rotates(1)
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that Ctrl-C ended after its second round."""
-    folder, real = tmp_path_factory.mktemp("runs") / "half", Session._end_round
-
-    def ctrl_c(session: Session, current: object) -> None:
-        real(session, current)  # type: ignore[arg-type]
-        if current.number == 2:  # type: ignore[attr-defined]
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "_end_round", ctrl_c)
+    folder = tmp_path_factory.mktemp("runs") / "half"
+    with ctrl_c(after=2):
         assert main([*SMALL, NO_REPORT, "checkpoint.every=1", f"hydra.run.dir={folder}"]) == 130
     return folder
 

@@ -188,14 +188,6 @@ def test_a_finished_run_is_audited_at_its_whole_length(run: Run) -> None:
 OPTIONS = ("strategy=dpftrl", "num_clients=6", "clients_per_round=2", "num_rounds=5")
 
 
-@pytest.mark.parametrize(
-    "more", [("strategy.client.factor=blt", "strategy.server.optimizer=momentum"), ("strategy.client.factor=sqrt",)]
-)
-def test_a_resumed_run_has_the_noise_that_it_had(more: tuple[str, ...], run: Run, resumed: Callable[..., Path]) -> None:
-    options = (*OPTIONS, "checkpoint.every=2", *more)
-    assert result_of(resumed(*options, after=3)) == result_of(run(*options))
-
-
 def test_secret_noise_goes_on_from_the_checkpoint_and_is_paid_again(resumed: Callable[..., Path]) -> None:
     folder = resumed(
         *OPTIONS, "checkpoint.every=2", "privacy.rng=secure", "strategy.client.noise_multiplier=2.0", after=3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,7 +37,6 @@ from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.events import EVERY_CLIENT, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
 from fedpriv.privacy.sum_grid import RowSumGrid
-from fedpriv.runs.session import Session
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.server.optimizers import Optimizer
 from fedpriv.server.round import Round
@@ -792,23 +792,12 @@ def test_a_step_of_ones_own_is_taken_by_a_linear_model_too(own: str, tmp_path: P
 
 
 def test_an_optimizer_that_a_method_never_asks_is_refused_and_a_resumed_run_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, resumed: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last rounds recalibrate and take no step, also where a run begins with one of them."""
-    made = [one for one in SMALL if not one.startswith("num_rounds")]
     rounds = ["num_rounds=12", "strategy.client.recalibration=2", "privacy.target_epsilon=8", "checkpoint.every=1"]
-    config = compose([*made, *rounds, "strategy.server.optimizer=adam"])
-    real = Session._end_round
-
-    def ctrl_c(session: Session, current: Any) -> None:
-        real(session, current)
-        if current.number == 11:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Session, "_end_round", ctrl_c)
-        start_run(config, tmp_path / "run")
-    assert fedpriv.resume_run(tmp_path / "run", quiet=True).finished
+    options = [*SMALL, *rounds, "strategy.server.optimizer=adam"]
+    assert (resumed(*options, after=11) / "summary.json").exists()
     monkeypatch.setattr(DPSum, "aggregate", lambda self, theta, replies: theta)
     with pytest.raises(OptionError, match=r"optimizer=adam: DPSum\.aggregate takes a step of its own"):
-        start_run(config, tmp_path / "other")
+        start_run(compose(options), tmp_path / "other")

@@ -129,13 +129,6 @@ def test_a_worker_that_dies_is_asked_again_in_the_same_sum(exchange: str, run: R
     assert rows_of(folder)[-1]["figures"]["survivors"] == 5
 
 
-def test_interrupted_and_resumed_it_is_the_same_run(resumed: Callable[..., Path], model_of: Model) -> None:
-    """The round behind the checkpoint is repeated; no state of a sum is in a checkpoint."""
-    options = (*DDGAUSS, "num_rounds=3", PROTOCOL)
-    folder = resumed(*options, "checkpoint.every=1", after=2)
-    assert result_of(folder)["model"] == model_of(*options)
-
-
 def test_a_round_that_cannot_be_repeated_is_a_new_sum(resumed: Callable[..., Path]) -> None:
     """With secure noise: another attempt, other keys, and its own lines in the ledger."""
     folder = resumed(*DDGAUSS, "num_rounds=4", PROTOCOL, "privacy.rng=secure", "checkpoint.every=2", after=3)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Run, ledger_of, result_of, rows_of
+from conftest import Run, ledger_of, rows_of
 
 from fedpriv.client.contract import BudgetSpent
 from fedpriv.client.memory import MemoryStore
@@ -70,11 +70,6 @@ def test_a_target_is_met_at_the_limit() -> None:
         rounds = "num_rounds=4" if plan == ONCE else "num_rounds=8"
         config = with_target(compose([*SIZE, rounds, "strategy=privunit", plan, "privacy.target_epsilon=6"]))
         assert config.strategy.options.epsilon == pytest.approx(expected, rel=0.02)
-
-
-def test_resumed_it_is_the_same_run(run: Run, resumed: Callable[..., Path]) -> None:
-    options = (*SIZE, "strategy=fedcad", BALANCED, "num_rounds=7", "checkpoint.every=2")
-    assert result_of(resumed(*options, after=5)) == result_of(run(*options))
 
 
 def test_a_round_that_cannot_be_repeated_is_passed_over(run: Run, resumed: Callable[..., Path]) -> None:

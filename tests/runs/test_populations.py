@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Outcome, Run, page_of, result_of
+from conftest import SMALL, Outcome, Run, ctrl_c, page_of, result_of
 from safetensors.torch import load_file, save_file
 
 from fedpriv.client.memories import StoredMemories, collect_entries
@@ -30,8 +30,7 @@ from fedpriv.privacy.composition import verify
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Entry, Gaussian
 from fedpriv.runs.folder import read_blobs, write_blobs
 from fedpriv.runs.planning import make_plan, schedule
-from fedpriv.runs.session import Session
-from fedpriv.runs.start import resume_run, start_run
+from fedpriv.runs.start import resume_run
 
 LABELS = np.arange(1000) % 10
 RESAMPLED = ("partition=resampled", "partition.examples_per_client=20")
@@ -282,19 +281,11 @@ def test_a_run_with_its_states_on_disk_is_the_same_run_also_resumed(run: Run, mo
     assert result_of(small) == result_of(whole) and spilled >= 8
     assert not list(small.rglob(".states-*"))  # gone with the run
 
-    end_round, torn = Session._end_round, small.parent / "torn"
-
-    def interrupted(self: Session, current: Any) -> None:
-        end_round(self, current)
-        if current.number == 5:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Session, "_end_round", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        start_run(compose([*SMALL, *options, "engine.client_memory_mib=0.01"]), torn)
+    torn = small.parent / "torn"
+    with ctrl_c(after=5), pytest.raises(KeyboardInterrupt):
+        run(*options, "engine.client_memory_mib=0.01", folder=torn)
     (torn / "private" / ".states-killed").mkdir()  # of a process that could not clean up
     (torn / "private" / ".states-killed" / "3.safetensors").write_bytes(b"stale")
-    monkeypatch.setattr(Session, "_end_round", end_round)
     resume_run(torn)
     assert result_of(torn) == result_of(whole)
     assert not list(torn.rglob(".states-*"))

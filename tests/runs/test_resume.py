@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import NO_REPORT, SMALL, Outcome, Run, ledger_of, result_of, rows_of, said_once
+from conftest import NO_REPORT, SMALL, Outcome, Run, ctrl_c, ledger_of, result_of, rows_of, said_once
 from forked import COMMAND, TESTS, Forks, forks
 from processes import wait_until
 
@@ -39,7 +39,6 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.other_options import config_for_rerun
 from fedpriv.runs.session import ATTEMPTS_PER_START, RESUME_SHOWN, CheckpointPace, Session
 from fedpriv.runs.start import resume_run, start_run
-from fedpriv.server.round import Round
 from fedpriv.training import evaluation
 
 #: State of every kind matters: an adaptive Diff, correlated noise, partial cohorts, checkpoints every second round.
@@ -394,29 +393,12 @@ def test_resume_while_the_run_is_still_going(interrupted: Path):
 # --- rounds that cannot be repeated ----------------------------------------------------------------------
 
 
-def test_secure_noise_is_never_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_secure_noise_is_never_taken_back(tmp_path: Path, run: Run):
     """What went out before the interruption stays in the ledger and in the clients' budgets; attempts are new."""
     folder, limit = tmp_path / "run", 500.0
-    options = (
-        *SMALL,
-        NO_REPORT,
-        "num_rounds=8",
-        "checkpoint.every=3",
-        "privacy.rng=secure",
-        f"privacy.max_epsilon={limit}",
-    )
-    options += ("strategy.client.noise_multiplier=0.2",)
-    real = Session._end_round
-
-    def ctrl_c(self: Session, current: Round) -> None:
-        real(self, current)
-        if current.number == 5:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "_end_round", ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            start_run(compose(options), folder)
+    options = ("num_rounds=8", "checkpoint.every=3", "privacy.rng=secure", f"privacy.max_epsilon={limit}")
+    with ctrl_c(after=5), pytest.raises(KeyboardInterrupt):
+        run(*options, "strategy.client.noise_multiplier=0.2", folder=folder)
     before = (folder / "ledger.jsonl").read_text()
     summary = resume_run(folder)
     assert (folder / "ledger.jsonl").read_text().startswith(before)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import SMALL, Outcome, Run, result_of
+from conftest import SMALL, Outcome, Run, ctrl_c, result_of
 from joblib.externals.loky import get_reusable_executor
 from processes import children, state, wait_until
 from rotation import together
@@ -190,17 +190,9 @@ def test_every_value_of_a_large_sweep_is_checked(monkeypatch: pytest.MonkeyPatch
         cli_module.check(["local.lr=0.1,0.2,-1", "seed=0,1"], multirun=True)
 
 
-def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from fedpriv.runs.session import Session
-
-    real = Session._end_round
-
-    def ctrl_c(self: Session, current: object) -> None:
-        real(self, current)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Session, "_end_round", ctrl_c)
-    outcome = cli("-m", *QUIET, "seed=0,1", "hydra.sweep.dir=sweep")
+def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path):
+    with ctrl_c():
+        outcome = cli("-m", *QUIET, "seed=0,1", "hydra.sweep.dir=sweep")
     assert outcome.code == 130
     assert outcome.err == "fedpriv: interrupted; resume=sweep goes on with the sweep\n"
     assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits"]
@@ -208,17 +200,8 @@ def test_ctrl_c_ends_the_whole_sweep(cli: Cli, tmp_path: Path, monkeypatch: pyte
 
 def test_a_sweep_goes_on_where_it_stopped(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run):
     """After Ctrl-C in the second job: the first is kept as it is, the second goes on from its checkpoint."""
-    from fedpriv.runs.session import Session
-
-    real, swept = Session._end_round, (*QUIET, "checkpoint.every=1", "seed=0,1,2", "hydra.sweep.dir=sweep")
-
-    def ctrl_c(self: Session, current: object) -> None:
-        real(self, current)  # type: ignore[arg-type]
-        if self.config.seed == 1:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "_end_round", ctrl_c)
+    swept = (*QUIET, "checkpoint.every=1", "seed=0,1,2", "hydra.sweep.dir=sweep")
+    with ctrl_c(seed=1):
         assert cli("-m", *swept).code == 130
     assert jobs_of(tmp_path / "sweep") == ["0-fedcad-digits", "1-fedcad-digits"]
     first = (tmp_path / "sweep/0-fedcad-digits/summary.json").read_bytes()

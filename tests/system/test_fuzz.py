@@ -20,21 +20,16 @@ TESTS = Path(__file__).resolve().parents[1]
 STRESS = "FEDPRIV_STRESS" in os.environ
 #: Inputs here and in `make stress`. What test_requests.py samples here is found by coverage there alone.
 RUNS = (
-    {"fuzz_messages": 1_000_000, "fuzz_clients": 100_000, "fuzz_options": 20_000, "fuzz_folders": 20_000}
+    {"messages": 1_000_000, "clients": 100_000, "options": 20_000, "folders": 20_000}
     if STRESS
-    else {"fuzz_messages": 2500, "fuzz_options": 800, "fuzz_folders": 250}
+    else {"messages": 2500, "options": 800, "folders": 250}
 )
 
 
 @pytest.mark.parametrize("fuzzer", RUNS)
 def test_inputs_are_read_or_refused(fuzzer: str, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(TESTS / f"{fuzzer}.py"),
-        f"-runs={RUNS[fuzzer]}",
-        "-seed=1",
-        f"-artifact_prefix={tmp_path}/",
-    ]
+    limits = [f"-runs={RUNS[fuzzer]}", "-seed=1", f"-artifact_prefix={tmp_path}/"]
+    command = [sys.executable, str(TESTS / "fuzz.py"), fuzzer, *limits]
     environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
     # Linux hands a process the peak memory of its starter, which libFuzzer takes for its own: a shell between.
     done = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -306,11 +305,6 @@ def test_ledgers_are_the_same_to_the_byte_and_budgets_stop_the_same_clients(run:
     assert ledgers[0] == ledgers[1] and ledgers[0]
     stopped = [json.loads((folder / "summary.json").read_text())["privacy"]["clients_stopped"] for folder in folders]
     assert stopped[0] == stopped[1] > 0
-
-
-def test_a_resumed_vectorised_run_is_bit_identical(run: Run, resumed: Callable[..., Path]) -> None:
-    options = ("engine.trainer=vectorised", "checkpoint.every=2", "num_rounds=5", *PARTIAL)
-    assert result_of(resumed(*options, after=3)) == result_of(run(*options))
 
 
 @pytest.mark.parametrize("kind", ["hook", "twice"])
