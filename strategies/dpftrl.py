@@ -56,6 +56,7 @@ class DPFTRL(FederatedStrategy):
             clip_norm=asked.clip_norm,
             bandwidth=asked.bandwidth,
             buffers=asked.buffers,
+            clients=population.num_clients if self.secret_cohorts else size,
         )
         self.events = run_events(asked, pattern, size, population.num_clients)
         self.again = population.attempt > 0
@@ -94,7 +95,7 @@ class DPFTRL(FederatedStrategy):
         # Clipped again: the guarantee must not hang on what a client sends.
         std, like = self.mechanism.std_for(theta.size), torch.zeros(theta.size, dtype=torch.float64)
         parts = (clip(torch.from_numpy(reply.release), self.options.clip_norm) for reply in replies)
-        total = exact_sum(parts, like, std)
+        total = exact_sum(parts, like, self.mechanism.most)
         key = (self.population.seed, -1, self.current.number, self.population.attempt, "server")
         noise = self.population.noise(*key)
         _, used = self.mechanism.release(total, noise)

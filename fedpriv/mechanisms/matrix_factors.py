@@ -32,7 +32,19 @@ f_j c_(n-j) > 0, and the proof above needs that c falls. Up to n = p - 1 no f_j 
 combination of the p - 1 differences before it, none of which is positive: by induction none ever is. What is remembered
 is 2 (p - 1) vectors: with y = C s, y_i = s_i + sum of f_j y_(i-j), and what is used is w_i - sum of f_j w_(i-j).
 
-Symbols: c -> coefficients, v -> `moves`, f -> `recursion`, T -> rounds, k -> most, b -> apart, p -> bandwidth.
+Rounding. A round's sum s_i is of at most n vectors, and exact (`exact_sum`); its length is at most n C, with C the clip
+norm. In float64 each s_j enters row i with at most 2 T + 8 roundings, two of each round and some at the end (a product
+and an addition; with blt of each round of a buffer, too), so the computed row is off by at most gamma(2 T + 8) n C A_i,
+A_i = c_0 + ... + c_i, gamma(m) = m 2^-53 / (1 - m 2^-53) (N. Higham, Accuracy and Stability of Numerical Algorithms,
+chapter 3). bisr computes rows from rows, so errors enter later rows as sums do: (c * A)_i in the place of A_i. Two runs
+of neighbours are each off by that, and move onto the noise's grid by at most sqrt(d T) steps apart: together
+
+    C ||v|| + 2 gamma(2 T + 10) n C ||A|| + sqrt(d T) std / 2^36,
+
+where 10 instead of 8 pays for the errors' own errors and those of ||v||. `MatrixMechanism.std_for` is sigma times that.
+
+Symbols: c -> coefficients, v -> `moves`, f -> `recursion`, T -> rounds, k -> most, b -> apart, p -> bandwidth, n ->
+clients, A -> `MatrixMechanism.rounding`.
 """
 
 from __future__ import annotations
@@ -48,7 +60,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely, fine_step
+from fedpriv.common.errors import OptionError
+from fedpriv.mechanisms.noise import NoiseSource, add_normal_finely
 
 Floats = NDArray[np.float64]
 Name = Literal["identity", "sqrt", "banded", "bisr", "blt"]
@@ -245,7 +258,7 @@ class MatrixMechanism:
     """Takes the rounds' sums one after another. What it keeps between rounds is as secret as the sums.
 
     noise_multiplier: standard deviation / (clip norm * sensitivity), so that the whole run is one Gaussian release of
-    this multiplier, whatever the factor is. clip_norm: length of one client's part of a sum.
+    this multiplier, whatever the factor is. clip_norm: length of one client's part of a sum. clients: most in a round.
     """
 
     def __init__(
@@ -259,10 +272,15 @@ class MatrixMechanism:
         clip_norm: float,
         bandwidth: int | None = None,
         buffers: int = 3,
+        clients: int = 1,
     ) -> None:
         factor = coefficients(name, rounds, most, apart, bandwidth, buffers)
         self.rounds, self.noise_multiplier = rounds, noise_multiplier
         self.std = noise_multiplier * clip_norm * sensitivity(factor, rounds, most, apart)
+        self.most = clients * clip_norm  # length of a round's sum
+        reached = np.convolve(moves(factor, rounds, rounds, 1), factor if name == "bisr" else (1.0,))[:rounds]
+        gamma = (2 * rounds + 10) * 2.0**-53 / (1 - (2 * rounds + 10) * 2.0**-53)
+        self.rounding = 2 * gamma * self.most * float(np.linalg.norm(reached))
         self.recursive = name == "bisr"  # then C^-1 has the band, and what is remembered is what came out
         if self.recursive:
             factor = (1.0, *recursion(bandwidth or best_width(name, rounds, most, apart)).tolist())
@@ -273,10 +291,12 @@ class MatrixMechanism:
         self._sums, self._used = pasts
 
     def std_for(self, dimension: int) -> float:
-        """Of z, with the price of its grid: rows of C s are moved onto it, which moves two runs of neighbours apart by
-        at most another sqrt(d T) steps of std / 2^36 in all; as many are allowed again for rounding in float64.
-        """
-        return self.std * (1 + self.noise_multiplier * math.sqrt(dimension * self.rounds) * 2.0**-35)
+        """Of z, with the price of rounding and of the grid (above, "Rounding")."""
+        grid = self.noise_multiplier * math.sqrt(dimension * self.rounds) * 2.0**-36
+        if grid >= 1:
+            words = f"too much for {dimension} parameters in {self.rounds} rounds"
+            raise OptionError("strategy.client.noise_multiplier", self.noise_multiplier, words)
+        return (self.std + self.noise_multiplier * self.rounding) / (1 - grid)
 
     def release(self, total: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """(row of w, the sum with its correlated noise): float64 [..., d] of the round's sum (float64 [..., d]).
@@ -305,11 +325,11 @@ class MatrixMechanism:
             past.load([torch.from_numpy(np.array(vectors[key], np.float64)) for key in own])
 
 
-def exact_sum(parts: Iterable[Tensor], like: Tensor, std: float) -> Tensor:
+def exact_sum(parts: Iterable[Tensor], like: Tensor, most: float) -> Tensor:
     """Sum of clipped vectors (float32 [d]) in float64 that changes by exactly one part where one is left out: each is
-    first moved, towards zero, onto a grid on which sums are exact.
+    first moved, towards zero, onto a grid of which the sum's length, at most ``most``, is less than 2^52 steps.
     """
-    step, total = fine_step(std), torch.zeros_like(like, dtype=torch.float64)
+    step, total = math.ldexp(1.0, math.frexp(most)[1] - 52), torch.zeros_like(like, dtype=torch.float64)
     for part in parts:
-        total += (part.double() / step).trunc_().mul_(step) if step else part.double()
+        total += (part.double() / step).trunc_().mul_(step)
     return total

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Literal
@@ -362,10 +363,12 @@ class Budget:
     """Decides whether a client may release again. Sound also where the noise of a release depends on earlier outputs.
 
     With a ``plan`` (all that may be released, fixed before the run) whose total is at most max_epsilon, it admits
-    exactly what stays within the plan. Otherwise it is a filter. All Gaussian: the sum of mu^2 stays below the largest
-    that max_epsilon allows (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). Other mechanisms: Renyi at ONE
-    order (Feldman and Zrnic 2021), fixed by the account's first event that is not a Gaussian; for short histories of
-    sampled Gaussians that filter stops far too early, so pass a plan where the noise is constant.
+    exactly what stays within the plan, and more of the same in the same proportions as far as max_epsilon goes (a
+    resumed run may have to release rounds again): nothing is left to choose but how many. Otherwise it is a filter. All
+    Gaussian: the sum of mu^2 stays below the largest that max_epsilon allows (Smith and Thakurta 2022; Koskela, Tobaben
+    and Honkela 2023). Other mechanisms: Renyi at ONE order (Feldman and Zrnic 2021), fixed by the account's first event
+    that is not a Gaussian; for short histories of sampled Gaussians that filter stops far too early, so pass a plan
+    where the noise is constant.
 
     rule="auto" picks between the filters by the KINDS of mechanism in the account, which must be settled before the
     first release (a run's strategy settles them); where they might be chosen after seeing outputs, set "gaussian"
@@ -389,7 +392,13 @@ class Budget:
         if any(event.threat != events[0].threat for event in events):
             raise ValueError("events of different threats are never composed: filter the account by threat")
         if self.part == 1 and self.plan and _planned_epsilon(self.plan, self.delta) <= self.max_epsilon:
-            return contains(make_history(self.plan), make_history(events))
+            plan, history = dict(make_history(self.plan)), make_history(events)
+            if contains(frozenset(plan.items()), history):
+                return True
+            alike = {Fraction(count, plan[event]) if event in plan else None for event, count in history}
+            if len(alike) > 1 or None in alike or len(plan) > len(history):
+                return False
+            return _planned_epsilon(tuple(events), self.delta) <= self.max_epsilon
         multipliers = [(event.gaussian_multiplier, event.count) for event in events]
         if self.rule != "rdp" and all(multiplier is not None for multiplier, _ in multipliers):
             limit = gaussian_mu(self.max_epsilon, self.delta) * math.sqrt(self.part) * _ROUNDING

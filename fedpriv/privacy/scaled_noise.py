@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,12 +89,11 @@ class ScaledNoise:
 
     def _curve(self, k: int) -> Array:
         """delta at each of `EPSILONS`, at strength 2^(k / PER_OCTAVE)."""
+        from fedpriv.privacy.dp_library import composed_deltas  # takes seconds to import
+
         if k not in self._known:
-            total: Any = None
-            for event in self._scaled(k):
-                part = event.loss_distribution(INTERVAL).self_compose(event.count)
-                total = part if total is None else total.compose(part)
-            self._known[k] = np.clip(np.asarray(total.get_delta_for_epsilon(EPSILONS), np.float64), 0, 1)
+            parts = [(event.loss_distribution(INTERVAL), event.count) for event in self._scaled(k)]
+            self._known[k] = composed_deltas(parts, EPSILONS)
         return self._known[k]
 
     def _scaled(self, k: int) -> list[PoissonGaussian]:

@@ -19,6 +19,7 @@ from fedpriv.privacy.composition import (
     RunningTotals,
     Verified,
     at_other_adjacency,
+    compose,
     guarantee_events,
     threats,
     verify,
@@ -99,13 +100,18 @@ class Accounts:
     # --- what it comes to --------------------------------------------------------------------------------
 
     def admits(self, *events: Event) -> bool:
-        """Whether one more release of a trusted server, of these events, keeps to `privacy.max_epsilon`."""
+        """Whether one more release of a trusted server, of these events, keeps to `privacy.max_epsilon`. Where all are
+        fixed before, so are those that a resumed run makes again: what they cost together decides.
+        """
         privacy = self.config.privacy
         if privacy.max_epsilon is None:
             return True
         plan = fixed_events_with_ends(self.config, [stage["rounds"] for stage in self.folder.stages()])
         budget = Budget(privacy.max_epsilon, privacy.delta, plan=tuple(plan))
-        return budget.admits(self._of_all, list(events))
+        if budget.admits(self._of_all, list(events)):
+            return True
+        fits = bool(plan) and compose(plan, privacy.delta).epsilon <= privacy.max_epsilon
+        return fits and compose([*self._of_all, *events], privacy.delta).epsilon <= privacy.max_epsilon
 
     def plan(self, costliest: tuple[History, ...], epsilon: float, by_filter: bool) -> None:
         """Tells what the whole run is planned to cost. by_filter: because clients stop before they exceed it."""

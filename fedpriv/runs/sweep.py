@@ -204,7 +204,8 @@ def refuse_used(folder: str, options: Sequence[str]) -> None:
     used = sorted(path.parent.name for path in Path(folder).glob("*/config.yaml")) if "${" not in folder else []
     before = options_of_sweep(Path(folder)) if used else None
     if used and (before is None or _of_runs(before) != _of_runs(options)):
-        words = f"holds runs already ({used[0]}); allowed: a folder without runs, or the command that began them"
+        began = "" if before is None else ", or the command that began them"  # a search cannot be gone on with
+        words = f"holds runs already ({used[0]}); allowed: a folder without runs{began}"
         raise OptionError("hydra.sweep.dir", folder, words)
 
 

@@ -237,13 +237,29 @@ def test_it_goes_on_from_a_checkpoint_bit_for_bit(name: Any) -> None:
     assert all(torch.equal(row(after, number), expected[number]) for number in range(7, 12))
 
 
-def test_leaving_out_a_part_moves_the_sum_by_exactly_that_part() -> None:
-    """In exact arithmetic, and by no more than its length."""
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 300.0])
+def test_leaving_out_a_part_moves_the_sum_by_exactly_that_part(scale: float) -> None:
+    """In exact arithmetic, and by no more than its length: of any size beside the others, and of many."""
     draw, like = np.random.default_rng(2), torch.zeros(50)
-    parts = [torch.from_numpy(draw.normal(size=50).astype(np.float32) * scale) for scale in (1e-4, 1, 1e3)]
-    whole, rest = exact_sum(parts, like, 0.7), exact_sum(parts[:2], like, 0.7)
-    moved = whole - rest
-    assert torch.equal(exact_sum(parts[2:], like, 0.7), moved) and moved.norm() <= parts[2].double().norm()
+    parts = [torch.from_numpy(draw.normal(size=50).astype(np.float32)) for _ in range(3000)]
+    parts.append(torch.from_numpy(draw.normal(size=50).astype(np.float32) * np.float32(scale)))
+    most = math.fsum(float(part.double().norm()) for part in parts)
+    moved = exact_sum(parts, like, most) - exact_sum(parts[:-1], like, most)
+    assert torch.equal(exact_sum(parts[-1:], like, most), moved) and moved.norm() <= parts[-1].double().norm()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_many_clients_move_by_no_more_than_the_noise_is_for(name: Any) -> None:
+    """Rows as they are computed, with and without one of 100,000 clients that all send the same."""
+    rounds, most, clients = 300, 3, 100_000
+    made = [mechanism(name, rounds, noise_multiplier=0.0, clip_norm=1.0, clients=clients) for _ in range(2)]
+    factor, square = coefficients(name, rounds, most, 4), 0.0
+    for number in range(rounds):
+        here = float(number in (0, 4, 8))
+        sums = [torch.full((1,), clients / 3 - gone, dtype=torch.float64) for gone in (0.0, here)]
+        rows = [float(one.release(value, SeededNoise(0))[0]) for one, value in zip(made, sums, strict=True)]
+        square += (rows[0] - rows[1]) ** 2
+    assert 0 < abs(math.sqrt(square) - sensitivity(factor, rounds, most, 4)) <= made[0].rounding or name == "identity"
 
 
 # --- the account ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -127,23 +128,32 @@ def test_a_fine_gaussian_is_two() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "most", "apart"), [(16, 1, 16), (40, 4, 10), (30, 30, 1)])
-@pytest.mark.parametrize("name", ["identity", "sqrt", "banded"])
-def test_a_matrix_mechanisms_noise_is_worth_its_multiplier(name: str, rounds: int, most: int, apart: int) -> None:
-    """std / (C sensitivity + 2 sqrt(d T) steps) is at least the multiplier, with the sensitivity of C u by a loop over
-    the matrix, and little more.
-    """
-    mechanism = MatrixMechanism(name, rounds, most, apart, noise_multiplier=1.7, clip_norm=0.3)  # type: ignore[arg-type]
+@pytest.mark.parametrize("clients", [1, 20, 100_000])
+@pytest.mark.parametrize("name", ["identity", "sqrt", "banded", "bisr", "blt"])
+def test_a_matrix_mechanisms_noise_is_worth_its_multiplier(
+    name: str, clients: int, rounds: int, most: int, apart: int
+) -> None:
+    """std / (C ||v|| + 2 gamma(2 T + 10) n C ||A|| + sqrt(d T) steps) is the multiplier: v and A by a loop."""
+    given: dict[str, Any] = {"noise_multiplier": 1.7, "clip_norm": 0.3, "clients": clients}
+    mechanism = MatrixMechanism(name, rounds, most, apart, **given)  # type: ignore[arg-type]
     factor = coefficients(name, rounds, most, apart)  # type: ignore[arg-type]
     when = list(range(0, rounds, apart))[:most]
     rows = [sum(factor[i - j] for j in when if 0 <= i - j < len(factor)) for i in range(rounds)]
     assert moves(factor, rounds, most, apart).tolist() == approx(rows)
     length = 0.3 * math.sqrt(math.fsum(row * row for row in rows))
     assert mechanism.std == approx(1.7 * length)
+    reached = [mpmath.fsum(factor[: i + 1]) for i in range(rounds)]
+    if name == "bisr":
+        reached = [mpmath.fsum(factor[j] * reached[i - j] for j in range(i + 1)) for i in range(rounds)]
+    gamma = (2 * rounds + 10) * mpf(2) ** -53 / (1 - (2 * rounds + 10) * mpf(2) ** -53)
+    rounding = 2 * gamma * clients * mpf(0.3) * mpmath.norm(reached)
+    assert mechanism.rounding == approx(float(rounding), rel=1e-9)
     for dimension in (1, 80_202, 11_000_000):
         std = mechanism.std_for(dimension)
-        step = std / 2**36  # `fine_step` is at most that
-        assert std / (length + 2 * math.sqrt(dimension * rounds) * step) >= 1.7 * (1 - 1e-6)
-        assert std == approx(1.7 * (length + 2 * math.sqrt(dimension * rounds) * mechanism.std / 2**36), rel=1e-12)
+        moved = length + rounding + mpmath.sqrt(dimension * rounds) * std / 2**36  # `fine_step` is at most that
+        assert std == approx(float(1.7 * moved), rel=1e-12)
+    with pytest.raises(OptionError, match="noise_multiplier"):  # the grid would be coarser than what it hides
+        MatrixMechanism(name, rounds, most, apart, **given | {"noise_multiplier": 1e9}).std_for(10**6)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (25, 3), (3, 40)])

@@ -205,6 +205,16 @@ def test_a_plan_is_admitted_to_its_end_and_nothing_beyond():
     assert not Budget(total / 2, DELTA, plan=plan).admits([poisson(1.0, count=400)], [poisson(1.0)])
 
 
+def test_more_of_a_plan_is_admitted_as_far_as_the_budget_goes():
+    """As a resumed run releases it again: of the same, in the same proportions, and nothing else."""
+    plan, other = (poisson(1.0, count=4), poisson(2.0, count=2)), poisson(0.9)
+    once = [poisson(1.0, count=2), poisson(2.0)]
+    budget = Budget(compose([*plan, *once], DELTA).epsilon, DELTA, plan=plan)
+    assert budget.admits(plan, once) and not budget.admits([*plan, *once], once)
+    assert not budget.admits(plan, [poisson(1.0)]) and not Budget(100.0, DELTA, plan=plan).admits(plan, [other])
+    assert not budget.admits([poisson(1.0, count=4)], [poisson(1.0)])
+
+
 def test_clients_of_other_sizes_cost_what_the_smallest_does() -> None:
     """Whose rate is largest: the cheap bound of the others, of which only two are refined, is above its own."""
     threat = Threat("example", "add-or-remove-one", "server")

@@ -15,7 +15,7 @@ from fedpriv.privacy.auditor import NAME, audit, log_ratio, sampled_score
 from fedpriv.privacy.canaries import one_run_bound, one_run_strength, refutes
 from fedpriv.privacy.events import CLIENT_TO_SERVER, Gaussian, PoissonGaussian, Threat
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon, gaussian_mu
-from fedpriv.privacy.scaled_noise import PER_OCTAVE, ScaledNoise, family_of
+from fedpriv.privacy.scaled_noise import EPSILONS, PER_OCTAVE, ScaledNoise, family_of
 from fedpriv.privacy.trade_offs import (
     GAUSSIAN,
     Approximate,
@@ -402,6 +402,15 @@ def test_curves_of_scaled_noise_lie_above_every_test_of_the_mechanism() -> None:
     p, q = norm.sf(1.0), 0.7 * norm.sf(1.0) + 0.3 * norm.sf(1 - 2.0)  # half of the noise
     assert 1.5 < float(family.strength(np.array(p), np.array(q))) <= 2.0
     assert family.least_fpr(1.02, 0.4) <= family.least_fpr(1.0, 0.4)  # between two curves, the larger one
+
+
+@pytest.mark.parametrize(("mu", "count"), [(1.0, 4), (3.0, 1000), (4.0, 1000)])
+def test_curves_of_scaled_noise_are_never_below_the_exact_one(mu: float, count: int) -> None:
+    """Everybody sampled: a Gaussian of mu in all; at every epsilon, down to deltas that rounding would hide."""
+    one = PoissonGaussian(threat=EXAMPLE, multiplier=count**0.5 / mu, sampling_rate=1.0, count=count)
+    found, at = ScaledNoise((one,))._curve(0), EPSILONS
+    exact = norm.cdf(mu / 2 - at / mu) - np.exp(at + norm.logcdf(-mu / 2 - at / mu))
+    assert (found >= exact).all() and (found <= exact + 3e-3).all()
 
 
 def test_the_largest_strength_of_scaled_noise_is_refuted_and_the_next_is_not() -> None:

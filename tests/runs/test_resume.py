@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import NO_REPORT, SMALL, Outcome, Run, ctrl_c, ledger_of, result_of, rows_of, said_once
+from conftest import NO_REPORT, SMALL, Outcome, Run, ctrl_c, ledger_of, result_of, rows_of, said_once, summary_of
 from forked import COMMAND, TESTS, Forks, forks
 from processes import wait_until
 
@@ -31,12 +31,14 @@ from fedpriv.common.messages import Request
 from fedpriv.config.compose import compose, read_config
 from fedpriv.config.schema import Config
 from fedpriv.engines.grid import Contexts
+from fedpriv.engines.worker import Worker
 from fedpriv.privacy import ledger
 from fedpriv.report.live import task as live_task
 from fedpriv.runs import folder as run_folder
 from fedpriv.runs import start
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.other_options import config_for_rerun
+from fedpriv.runs.planning import make_plan
 from fedpriv.runs.session import ATTEMPTS_PER_START, RESUME_SHOWN, CheckpointPace, Session
 from fedpriv.runs.start import resume_run, start_run
 from fedpriv.training import evaluation
@@ -644,3 +646,33 @@ def test_a_run_asks_it_and_tells_it_what_a_checkpoint_took(run: Run, monkeypatch
     folder = run(*SMALL, "num_rounds=5")
     assert written == [1, 5]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["round-000005"]
+
+
+CENTRAL = ("strategy=dpfedavg", "strategy.client.form=central")
+BUDGETED = {
+    "examples": ("strategy=dpsgd",),
+    "rows": ("strategy=dpsum", "strategy.client.form=central", "strategy.server.min_replies=1"),
+    "poisson": (*CENTRAL, "strategy.server.client_sampling=poisson"),
+    "allocated": (*CENTRAL, "strategy.server.client_sampling=allocated", "clients_per_round=2"),
+    "correlated": ("strategy=dpftrl", "clients_per_round=2"),
+    "bands": (
+        "clients_per_round=2",
+        "strategy=dpftrl",
+        "strategy.server.client_sampling=poisson",
+        "strategy.client.bandwidth=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("more", BUDGETED.values(), ids=BUDGETED)
+def test_rounds_that_are_made_again_are_paid_from_what_a_budget_has_left(
+    more: tuple[str, ...], resumed: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Secret noise cannot be repeated: a budget far above both lets the run go on, one of a single run's price not."""
+    secret = (*more, "num_rounds=4", "checkpoint.every=2", "privacy.rng=secure")
+    summary = summary_of(resumed(*secret, "privacy.max_epsilon=1000", after=3))
+    assert summary["rounds"] == 4 and summary["note"] is None
+    shutil.rmtree(tmp_path / "interrupted")
+    price = make_plan(config := compose([*SMALL, *secret]), Worker(config)).verified_epsilon
+    held = summary_of(resumed(*secret, f"privacy.max_epsilon={1.001 * price}", after=3))["privacy"]["verified_epsilon"]
+    assert held <= 1.001 * price < summary["privacy"]["verified_epsilon"]

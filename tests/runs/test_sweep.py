@@ -299,6 +299,8 @@ def test_optuna_searches_for_the_largest_accuracy(cli: Cli, tmp_path: Path):
     best = yaml.safe_load((tmp_path / "search/optimization_results.yaml").read_text())
     assert len(set(reached)) > 1 and best["best_value"] == max(reached)
     assert "sweep: 3 runs finished, 0 failed" in outcome.out
+    again = cli("-m", *QUIET, "num_rounds=1", "local.lr=interval(0.001,1)", *search, "hydra.sweep.dir=search")
+    assert again.code == 2 and again.err.endswith("allowed: a folder without runs\n")  # no search is gone on with
     wrong = cli("-m", *QUIET, "local.lr=interval(0.001,1)", search[0], "num_rounds=0")
     assert wrong.code == 2 and "num_rounds=0: must be at least 1" in wrong.err
 
