@@ -416,7 +416,7 @@ def _fewer(ledger: DataLedger, kept: Path) -> None:
 
 
 def _another_format(ledger: DataLedger, kept: Path) -> None:
-    content = account(ledger).read_bytes().partition(b"\n")[2].replace(b'"format": 5', b'"format": 4')
+    content = account(ledger).read_bytes().partition(b"\n")[2].replace(b'"format": 6', b'"format": 5')
     account(ledger).write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
