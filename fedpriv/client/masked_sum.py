@@ -206,7 +206,7 @@ def make_room(own: Path, most: int) -> None:
 
 
 def _with_upload(memory: ClientMemory) -> ClientMemory:
-    """The memory with the place of its upload, which guards of earlier versions kept with the state of the sum alone."""
+    """The memory with the place of its upload, which guards of earlier versions kept in the sum's state alone."""
     waiting = memory.waiting
     if memory.answer is None and waiting is not None and _STATE in waiting.tensors and _read(waiting).uploaded:
         return replace(memory, answer=Answer(waiting.round, waiting.attempt, None))

@@ -254,8 +254,8 @@ def test_a_node_cannot_take_the_place_of_another(machines: MACHINES) -> None:
 def test_data_that_are_two_clients_are_counted_once(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second would send the first one's bytes again, and a server that adds up would take them for its noise."""
     network = machines(2)
-    for place in ("data", "policy"):
-        monkeypatch.setattr(network, place, lambda number, own=getattr(network, place)(0): own)
+    for name, place in {"data": network.data(0), "policy": network.policy(0)}.items():
+        monkeypatch.setattr(network, name, lambda number, place=place: place)
     grid = network.serve(network.overrides("strategy.server.min_replies=1"))
     assert codes(grid) == ["sent", "POLICY"] * 2 and network.booked(0) == 2
 

@@ -128,9 +128,7 @@ def test_called_again_it_adds_and_never_replaces(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 2
 
 
-def test_a_public_key_that_is_missing_is_the_private_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_public_key_that_is_missing_is_the_private_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a call leaves it that was killed between the two files."""
     make_credentials(tmp_path, ["localhost"], 1, 30)
     public, before = tmp_path / "node-0" / "node.pub", contents(tmp_path)
