@@ -626,10 +626,11 @@ def _fixed(accounting: Accounting) -> dict[str, Any]:
 
 
 def _make_private(folder: Path) -> None:
-    """Creates missing folders, accessible only to this user."""
+    """Creates missing folders, accessible only to this user. A power cut must not take the counter's away."""
     if not folder.exists():
         _make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+        fsync_folder(folder.parent)
 
 
 def private_file(path: Path) -> TextIO:
