@@ -71,7 +71,7 @@ class MaskedSum:
 
     def answer(self, request: Request, bits: int, numbers: int) -> Outgoing:
         """Every exchange but TRAIN. bits, numbers: of a release on the wire. Raises `SumRefused`, `StaleRequest`."""
-        memory = read_memory(self.site.store)
+        memory = _with_upload(read_memory(self.site.store))
         if request.exchange == KEYS:
             after, blobs = self._keys(request, memory, self._session(request, bits, numbers))
         else:
@@ -198,11 +198,19 @@ def make_room(own: Path, most: int) -> None:
     others = sorted((path for path in own.parent.glob("*.safetensors") if path != own), key=_changed)
     for path in others[: max(0, len(others) + 1 - most)]:
         with suppress(SafetensorError):  # a damaged one
-            memory = ClientMemory.from_bytes(path.read_bytes())
+            memory = _with_upload(ClientMemory.from_bytes(path.read_bytes()))
             if memory.answer is not None and memory.waiting is not None and _STATE in memory.waiting.tensors:
                 place_alone = ClientMemory(answer=memory.answer.closed())
                 write_atomic(path.with_suffix(_CLOSED), place_alone.to_bytes(), mode=0o600)
         path.unlink(missing_ok=True)
+
+
+def _with_upload(memory: ClientMemory) -> ClientMemory:
+    """The memory with the place of its upload, which guards of earlier versions kept in the sum's state alone."""
+    waiting = memory.waiting
+    if memory.answer is None and waiting is not None and _STATE in waiting.tensors and _read(waiting).uploaded:
+        return replace(memory, answer=Answer(waiting.round, waiting.attempt, None))
+    return memory
 
 
 def _changed(path: Path) -> int:

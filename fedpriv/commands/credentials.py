@@ -9,8 +9,8 @@ certificates of a deployment.
                           peers.json                the public identities of all nodes
 
 Called again, it adds what is missing: as many nodes as nodes= names (none without it). Of a key whose private or public
-file is there, nothing is made: a node that makes its own keys sends node.pub and identity.pub. Nothing is replaced but
-peers.json, which follows from the files identity.pub.
+file is there, no other is made: a node that makes its own keys sends node.pub and identity.pub, and a public file that
+is missing follows from the private one. Nothing is replaced but peers.json, which follows from the files identity.pub.
 
 `server FOLDER` renews the server's certificate, with a new key, and touches nothing else; without host= it is valid
 for what the present one is valid for.
@@ -187,11 +187,8 @@ def _node(folder: Path, listed: str | None, written: list[Path]) -> None:
     listed: its public identity (hex) in a peers.json, if there is one: then no other is made.
     """
     if not any((folder / name).exists() for name in ("node.key", "node.pub")):
-        key = ec.generate_private_key(Curve())
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-        public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-        _write(folder / "node.key", key.private_bytes(*form), written, secret=True)
-        _write(folder / "node.pub", public + b"\n", written)
+        _write(folder / "node.key", ec.generate_private_key(Curve()).private_bytes(*form), written, secret=True)
     if listed is None and not any((folder / name).exists() for name in ("identity.key", "identity.pub")):
         identity = Ed25519PrivateKey.generate()
         _write(folder / "identity.key", _private(identity), written, secret=True)
@@ -260,9 +257,11 @@ def _ed25519(file: Path) -> str:
 
 
 def _introduce(folder: Path, listed: Mapping[str, str], written: list[Path]) -> None:
-    """Every node's `identity.pub`, and its list of all clients' public keys."""
+    """Every node's public files, and its list of all clients' public keys."""
     found = dict(listed)
     for node in _nodes(folder):
+        if (node / "node.key").exists() and not (node / "node.pub").exists():
+            _write(node / "node.pub", _public_of(node / "node.key"), written)
         number, public_file = _number(node), node / "identity.pub"
         if not public_file.exists() and number in found:  # its files are older than this one
             _write(public_file, _public(Ed25519PublicKey.from_public_bytes(bytes.fromhex(found[number]))), written)
@@ -274,6 +273,16 @@ def _introduce(folder: Path, listed: Mapping[str, str], written: list[Path]) -> 
         if not peers.exists() or peers.read_bytes() != text:
             write_atomic(peers, text, mode=0o644)
             written.append(peers)
+
+
+def _public_of(key_file: Path) -> bytes:
+    """For Flower, of a node's private key. Raises `OptionError`."""
+    try:
+        public = serialization.load_ssh_private_key(key_file.read_bytes(), password=None).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        words = f"{key_file} must be a private key in OpenSSH's form ({error}); without this file, it is made anew"
+        raise OptionError("FOLDER", str(key_file.parent.parent), words) from None
+    return public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) + b"\n"
 
 
 def _public(key: Ed25519PublicKey) -> bytes:

@@ -240,7 +240,7 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], 
     from flwr.supercore.logger import console_handler
     from flwr.superlink.main import create_app
 
-    from fedpriv.deployment.superlink_gate import HEAD_BYTES, Connection, Gate
+    from fedpriv.deployment.superlink_gate import AHEAD, HEAD_BYTES, Connection, Gate, now
 
     flower = importlib.import_module("flwr.superlink.cli.flower_superlink")  # the package has a function of this name
     config = flower._parse_superlink_lifespan_config()
@@ -251,7 +251,7 @@ def _serve(control: tuple[str, int], limits: Any, sockets: list[socket.socket], 
         return states.state().get_node_id_by_public_key(key) is not None
 
     FLOWER_LOGGER.addFilter(NodeNames(lambda node: (one.name for one in states.state().get_node_info(node_ids=[node]))))
-    gate, public = Gate(app, control, limits, is_registered), set[asyncio.Protocol]()
+    gate, public = Gate(app, control, limits, is_registered, now() + AHEAD), set[asyncio.Protocol]()
     connection = functools.partial(Connection, control=control, public=public, most=limits.connections)
     server = uvicorn.Server(
         uvicorn.Config(

@@ -49,7 +49,7 @@ from typing import Annotated, Any, Literal, TextIO
 from pydantic import Field, ValidationError
 
 from fedpriv.common.chain import BEFORE, before, followed, row_of
-from fedpriv.common.errors import LedgerRefused
+from fedpriv.common.errors import LedgerRefused, PolicyRefused
 from fedpriv.common.files import JsonLines, fsync_folder, read_regular, write_atomic
 from fedpriv.common.messages import Refusal, refusal_line, shown_text
 from fedpriv.common.systems import AS_IT_IS, lock
@@ -66,7 +66,7 @@ log = logging.getLogger("fedpriv")
 PRIVATE = ".fedpriv"
 #: Seconds that a message waits for another one on the same data.
 PATIENCE = 120.0
-FORMAT = 5
+FORMAT = 6
 #: Of the ledger's lines. A line with a larger number in `format` is of a newer version, and may have a cost that this
 #: one cannot count. Who raises it raises `FORMAT` too: an account does not know which lines it sums up.
 LEDGER_FORMAT = 1
@@ -118,7 +118,7 @@ class Balance:
     """Totals of a ledger's lines. declaration: the newest; last: time of the last release; entries: their number;
     signer: the public key (hex) that signs the ledger's heads from the newest line on that names one; policy: in force
     from the newest line on that says so (`Policy.in_force`); None: no line has said it; rounds: of each run its newest
-    round, and the costs of what left in it.
+    round, and the costs of what left in it; clients: as which client each run was answered.
     """
 
     declaration: dict[str, Any] = field(default_factory=dict)
@@ -129,6 +129,7 @@ class Balance:
     signer: str = ""
     policy: dict[str, Any] | None = None
     rounds: dict[str, tuple[int, list[Booked]]] = field(default_factory=dict)
+    clients: dict[str, int] = field(default_factory=dict)
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds one line. Raises `LedgerRefused` for one that cannot be read."""
@@ -150,6 +151,7 @@ class Balance:
             self.last = float(row["time"])
             self.entries += len(row["entries"])
             if booked.entries:
+                self.clients.setdefault(row["run"], booked.entries[0].client)
                 number, (newest, left) = booked.entries[0].round, self.rounds.get(row["run"], (-1, []))
                 if number >= newest:
                     left = [*left, booked.anywhere] if number == newest else [booked.anywhere]
@@ -421,6 +423,11 @@ class DataLedger:
         """Whether a message of a run whose name begins so has left: read from the ledger's first line."""
         return any(row["run"].startswith(beginning) for row in self._rows() if "run" in row)
 
+    def require_client(self, run: str, client: int) -> None:
+        """Raises `PolicyRefused` for a run that these data answered as another client: it would count them twice."""
+        if (known := self._known.balance.clients.get(run, client)) != client:
+            raise PolicyRefused(f"client={client}: these data have answered this run as client {known}, and keep to it")
+
     def num_entries(self) -> int:
         """Number of entries of all releases together."""
         return self._known.balance.entries
@@ -619,10 +626,11 @@ def _fixed(accounting: Accounting) -> dict[str, Any]:
 
 
 def _make_private(folder: Path) -> None:
-    """Creates missing folders, accessible only to this user."""
+    """Creates missing folders, accessible only to this user. A power cut must not take the counter's away."""
     if not folder.exists():
         _make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+        fsync_folder(folder.parent)
 
 
 def private_file(path: Path) -> TextIO:

@@ -231,6 +231,7 @@ class Gate:
 
     def admit_options(self) -> None:
         """Checks the run's options against the policy and the declaration. Raises `PolicyRefused`."""
+        self.ledger.require_client(self.run, self.node.client)
         examples = self.ledger.declared().examples
         wrong = run_objections(self.policy, self.config, examples)
         if wrong := wrong + _other_count(self.config, self.node.client, examples):

@@ -26,7 +26,7 @@ from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -57,6 +57,8 @@ SMALL_BODY = 64 * 1024
 BODY_SECONDS, HEAD_SECONDS = 120.0, 10.0
 #: Seconds for which a signature could pass again: Flower's window, for a clock that is ahead by what is allowed.
 USED_SECONDS = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE
+#: How much later than a SuperLink's start a signature must be, for a node's clock that was ahead when it signed.
+AHEAD = timedelta(seconds=SYSTEM_TIME_TOLERANCE)
 #: Most used signatures that are remembered of one node (about 13 MB); of one that sends more, the oldest are forgotten.
 MOST_USED = 2**16
 #: Most bytes of a request's head.
@@ -101,13 +103,20 @@ class Gate:
     """ASGI application in front of ``app``.
 
     control: address and port of the control listener. is_registered: whether a node has this public key (PEM); called
-    in another thread.
+    in another thread. since: signatures of an earlier time may have been used, of a process before this one: the node
+    is asked to try again.
     """
 
     def __init__(
-        self, app: Application, control: tuple[str, int], limits: Limits, is_registered: Callable[[bytes], bool]
+        self,
+        app: Application,
+        control: tuple[str, int],
+        limits: Limits,
+        is_registered: Callable[[bytes], bool],
+        since: datetime | None = None,
     ) -> None:
         self.app, self.control, self.limits, self.is_registered = app, control, limits, is_registered
+        self.since = since
         self._bodies = asyncio.Semaphore(limits.bodies)
         self._used: dict[bytes, dict[int, float]] = {}  # by node's key: used signatures, and until when
         #: Requests of registered nodes that went on to ``app``, and refused ones by HTTP status: for metrics.
@@ -139,6 +148,8 @@ class Gate:
         """Raises `Refused` for a signature that was used before. It is known by its r: of an ECDSA signature (r, s) of
         the same text anybody can make (r, -s), and a node's next one has another r.
         """
+        if self.since is not None and datetime.fromisoformat(headers[TIMESTAMP_HEADER]) < self.since:
+            raise Refused(503)
         key, signature = (b64decode(headers[name]) for name in _SIGNED[:2])
         r, used, since = decode_dss_signature(signature)[0], self._used.setdefault(key, {}), monotonic()
         while used and (len(used) >= MOST_USED or next(iter(used.values())) < since):

@@ -18,8 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +346,9 @@ def _start_ray(engine: EngineConfig) -> None:
             if engine.address:
                 _refuse_dead_address(engine.address)
             with _inherited(**variables), nullcontext() if engine.address else for_this_run_alone():
-                ray.init(**options)
+                started = ray.init(**options)
+            if not engine.address:
+                _private(started)
             return
         except ConnectionError as error:
             if engine.address:
@@ -360,6 +361,13 @@ def _start_ray(engine: EngineConfig) -> None:
             reason = next(iter(str(failure).splitlines()), "") or type(failure).__name__
             words = f"engine=ray: Ray did not start, tried {TRIES} times ({reason}); engine=inprocess works without Ray"
             raise RunFailed(words) from failure
+
+
+def _private(started: Any) -> Any:
+    """What ``ray.init`` has started; to its folder of logs and sockets Ray admits every user of the machine."""
+    with suppress(OSError):
+        os.chmod(started.address_info["session_dir"], 0o700)
+    return started
 
 
 @contextmanager
@@ -393,7 +401,8 @@ def job_config() -> Any:
 @contextmanager
 def path_as_given() -> Iterator[None]:
     """Context in which others, as Flower, start Ray with `job_config`."""
-    init, ray.init = ray.init, partial(ray.init, job_config=job_config())
+    init = ray.init
+    ray.init = lambda *given, **named: _private(init(*given, job_config=job_config(), **named))
     try:
         with nullcontext() if ray.is_initialized() else for_this_run_alone():
             yield

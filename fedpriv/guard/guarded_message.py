@@ -313,6 +313,7 @@ class _Answering:
 
     def _admitted(self, ledger: DataLedger) -> Booked:
         """What the answer costs. Raises `BudgetSpent` where it may not leave."""
+        ledger.require_client(self.run, self.guard.client)
         fixed = ledger.settle(self.policy)
         server_round = self.request.round or ledger.spent().messages + 1
         booked = self.terms.booked(self.model.size, self.guard.client, server_round)

@@ -134,6 +134,10 @@ def test_each_step_is_on_the_disk_before_the_next(ledger: DataLedger, monkeypatc
     monkeypatch.setattr("os.fsync", fsync)
     release(ledger, 1)
     assert synced[0] == "ledger.jsonl" and synced[1].startswith(".counter.json.") and synced[2] == "kept"
+    synced.clear()
+    (ledger.folder / "data").mkdir()
+    DataLedger.create(ledger.folder / "data", ledger.folder / "new" / "one" / "counter.json", DECLARED)
+    assert {".fedpriv", "new", "one"} <= set(synced), "names of new folders too"
 
 
 def test_a_full_disk_books_nothing_that_cannot_leave(machines: MACHINES) -> None:
@@ -416,7 +420,7 @@ def _fewer(ledger: DataLedger, kept: Path) -> None:
 
 
 def _another_format(ledger: DataLedger, kept: Path) -> None:
-    content = account(ledger).read_bytes().partition(b"\n")[2].replace(b'"format": 5', b'"format": 4')
+    content = account(ledger).read_bytes().partition(b"\n")[2].replace(b'"format": 6', b'"format": 5')
     account(ledger).write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 

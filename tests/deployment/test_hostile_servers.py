@@ -251,6 +251,15 @@ def test_a_node_cannot_take_the_place_of_another(machines: MACHINES) -> None:
     assert find_partitions(grid, 2, 5.0, {0: 9999}, Counter()) == {0: 9999, 1: 711}  # type: ignore[arg-type]
 
 
+def test_data_that_are_two_clients_are_counted_once(machines: MACHINES, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would send the first one's bytes again, and a server that adds up would take them for its noise."""
+    network = machines(2)
+    for name, place in {"data": network.data(0), "policy": network.policy(0)}.items():
+        monkeypatch.setattr(network, name, lambda number, place=place: place)
+    grid = network.serve(network.overrides("strategy.server.min_replies=1"))
+    assert codes(grid) == ["sent", "POLICY"] * 2 and network.booked(0) == 2
+
+
 def test_another_name_for_the_run_is_another_charge(asked: tuple[Machines, Callable[..., Message]]) -> None:
     network, ask = asked
     assert not ask(1, **{RUN: 32 * "0"}).has_error()

@@ -128,6 +128,17 @@ def test_called_again_it_adds_and_never_replaces(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 2
 
 
+def test_a_public_key_that_is_missing_is_the_private_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a call leaves it that was killed between the two files."""
+    make_credentials(tmp_path, ["localhost"], 1, 30)
+    public, before = tmp_path / "node-0" / "node.pub", contents(tmp_path)
+    public.unlink()
+    assert make_credentials(tmp_path, ["localhost"], 0, 30) == [public] and contents(tmp_path) == before
+    public.unlink()
+    (tmp_path / "node-0" / "node.key").write_bytes(b"")
+    assert main([str(tmp_path)]) == 2 and "node-0/node.key must be a private key" in capsys.readouterr().err
+
+
 SENT = ("ca.key", "server.key", "node.key", "identity.key")
 
 

@@ -149,6 +149,13 @@ def test_it_is_booked_before_it_leaves_and_refused_beyond_the_budget(tmp_path: P
     assert len(network.boxed.asked) == 4  # a message that may not be answered starts no app
 
 
+def test_data_are_one_client_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = GuardedMachines(tmp_path)
+    first = network.guard()
+    monkeypatch.setattr(network, "guard", lambda client: replace(first, client=client))
+    assert [network.ask(client).has_error() for client in (0, 1, 0)] == [False, True, False]
+
+
 def test_a_message_that_cannot_be_booked_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedpriv.deployment.data_ledger import DataLedger
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedXgbBagging
 from guarded import GuardedMachines, MachinesGrid, weights
 
 import fedpriv
+from fedpriv.client.masked_sum import MaskedSum
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.messages import CONFIRM, EXCHANGE, KEYS, RUN, SHARES, TRAIN, UNMASK, Refusal, refusal
 from fedpriv.guard.guarded_message import GUARD
@@ -225,10 +227,13 @@ def test_a_second_upload_in_one_sum_is_refused(tmp_path: Path) -> None:
     assert len(network.booked(0)) == 1
 
 
+@pytest.mark.parametrize("earlier", [False, True])
 def test_a_machine_that_is_made_to_forget_a_sum_does_not_join_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    earlier: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By keys of a later round, then by those of other runs."""
+    """By keys of a later round, then by those of other runs. earlier: its upload was that of an earlier version."""
+    if earlier:
+        monkeypatch.setattr(MaskedSum, "uploaded", lambda part, memory: replace(memory, waiting=part.waiting))
     monkeypatch.setattr("fedpriv.guard.member_state.MOST_SUMS", 2)
     network, keys, again = GuardedMachines(tmp_path, 4, **SUM), [], []
 

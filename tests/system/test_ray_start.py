@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -102,13 +104,14 @@ class FakeRay:
         self.failures, self.error = failures, error
         self.asked: list[dict[str, Any]] = []
         self.paths: list[str | None] = []
-        self.stopped = 0
+        self.stopped, self.folder = 0, Path("nowhere")
 
-    def init(self, **options: Any) -> None:
+    def init(self, **options: Any) -> Any:
         self.asked.append(options)
         self.paths.append(os.environ.get("PYTHONPATH"))
         if len(self.asked) <= self.failures:
             raise self.error(f"{SLOW}\nSee the logs.")
+        return SimpleNamespace(address_info={"session_dir": str(self.folder)})
 
     def shutdown(self) -> None:
         self.stopped += 1
@@ -122,6 +125,27 @@ class FakeRay:
 
 def started(**engine: Any) -> None:
     ray_pool._start_ray(compose(["engine=ray"]).engine.model_copy(update=engine))
+
+
+def test_the_folder_of_a_runs_own_ray_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of logs and sockets; Ray makes it for everybody (0777)."""
+    fake = FakeRay(0).put_in_place(monkeypatch)
+    for number, (start, mode) in enumerate([(started, 0o700), (ray_of_flower, 0o700), (joined, 0o777)]):
+        fake.folder = tmp_path / str(number)
+        fake.folder.mkdir()
+        fake.folder.chmod(0o777)
+        start()
+        assert stat.S_IMODE(fake.folder.stat().st_mode) == mode, start
+
+
+def joined() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        started(address=f"127.0.0.1:{cluster.getsockname()[1]}")
+
+
+def ray_of_flower() -> None:
+    with ray_pool.path_as_given():
+        ray.init()
 
 
 def test_a_start_that_timed_out_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from node_proofs import signed
 
 from deploy.rehearsal import free_ports
 from fedpriv.commands.credentials import make_credentials
+from fedpriv.deployment.superlink_gate import AHEAD
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST_RUNS, PULL = "/v1/control/list-runs", "/v1/fleet/pull-messages"
@@ -287,6 +288,7 @@ def registered(superlink: SuperLink) -> ec.EllipticCurvePrivateKey:
     from flwr.proto.control_pb2 import RegisterNodeRequest
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+    time.sleep(AHEAD.total_seconds())  # signatures of before are not taken
     key = ec.generate_private_key(ec.SECP384R1())
     body = superlink.keys / "registration"
     body.write_bytes(RegisterNodeRequest(public_key=public_key_to_bytes(key.public_key())).SerializeToString())
