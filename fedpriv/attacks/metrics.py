@@ -100,9 +100,7 @@ def auc(members: Scores, others: Scores, confidence: float = 0.95) -> Estimate:
     value = float(below.mean())
     # Perfectly separated classes have no variance to estimate: the smaller class had no exception (rule of three).
     spread = math.sqrt(below.var(ddof=1) / m + above.var(ddof=1) / n)
-    reach = max(
-        float(norm.ppf((1 + confidence) / 2)) * spread, 0.0 if spread else -math.log(1 - confidence) / min(m, n)
-    )
+    reach = float(norm.ppf((1 + confidence) / 2)) * spread or -math.log(1 - confidence) / min(m, n)
     return Estimate(value, max(0.0, value - reach), min(1.0, value + reach))
 
 
