@@ -141,7 +141,8 @@ def held_against(scored: Scored, promised: Guarantee | None, by_coin: bool, inpu
     if not by_coin:
         words = (
             f"cannot tell: no coins chose the members ({inputs}), so an attack may tell examples apart rather than "
-            "membership; they do with dataset.train_examples=N, at most half of the training examples"
+            "membership; they do with dataset.train_examples=N, at most half of the training examples, where no code "
+            "of yours divides the rows and no person has several"
         )
         return {"verdict": words}
     if inputs.differ:

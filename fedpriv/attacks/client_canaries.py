@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,9 +42,8 @@ from fedpriv.privacy.scaled_noise import family_of
 from fedpriv.runs.planning import most_participations
 from fedpriv.runs.preparation import make_strategy
 from fedpriv.server.round import BudgetsSpent
-
-if TYPE_CHECKING:
-    pass
+from fedpriv.server.strategy import FederatedStrategy
+from fedpriv.server.summing import SummingServer
 
 #: A canary's update is this many clip norms long, so that skipped clipping shows.
 LENGTH = 10.0
@@ -74,24 +74,35 @@ class CanaryWorker(Worker):
 
 
 class ListeningGrid(InProcessGrid):
-    """Records, for each client, the sum of its releases along its own canary: the server's view.
+    """Records, for each client, the sum along its own canary of all that the observer sees: releases, or their sums.
 
-    directions: the coordinates of each client's canary. read: (client, a release as sent) -> a vector [d].
+    directions: the coordinates of each client's canary.
     """
 
-    def __init__(self, config: Config, client_app: Any, directions: Sequence[slice | int], read: Any) -> None:
+    def __init__(
+        self, config: Config, client_app: Any, directions: Sequence[slice | int], server: FederatedStrategy
+    ) -> None:
         super().__init__(config, client_app)
-        self.directions, self.read = directions, read
+        self.directions, self.server = directions, server
         self.heard: dict[int, float] = defaultdict(float)
 
     def deliver(self, messages: list[Message], deadline: float) -> Iterable[Message]:
+        read, sent = self.server.decode or _as_it_is, list[Any]()
+        summed = isinstance(self.server, SummingServer) and self.server.in_sum
         for message, reply in zip(messages, super().deliver(messages, deadline), strict=False):
             client = client_of(message)
             if reply.has_content() and ARRAYS in reply.content:  # an exchange without a release has none
-                self.heard[client] += float(
-                    self.read(client, unpack_array(reply.content))[self.directions[client]].sum()
-                )
+                sent.append(SimpleNamespace(client=client, release=read(client, unpack_array(reply.content))))
+                if not summed:
+                    self._hear(client, sent.pop().release)
             yield reply
+        if sent:
+            mean = self.server.mean(self.server.current.theta.size, sent)
+            for one in sent:
+                self._hear(one.client, mean)
+
+    def _hear(self, client: int, seen: NDArray[Any]) -> None:
+        self.heard[client] += float(seen[self.directions[client]].sum())
 
 
 def audit_training(config: Config, *, confidence: float, seed: int) -> CanaryAudit:
@@ -155,7 +166,7 @@ def _run_with_clients(config: Config, seed: int, run: int) -> tuple[NDArray[np.b
 
     worker = CanaryWorker(config, client.as_update(canaries * signs, config.local.lr))
     adopt(config, worker)
-    grid = ListeningGrid(config, make_apps(config)[1], directions, strategy.decode or _as_it_is)
+    grid = ListeningGrid(config, make_apps(config)[1], directions, strategy)
     with suppress(BudgetsSpent):  # the releases until then count
         strategy.run_rounds(grid, pack_vector(worker.initial_parameters()), config.num_rounds)
     return coins.numpy(), np.array([grid.heard[client] for client in range(config.num_clients)])

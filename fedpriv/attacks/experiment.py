@@ -109,7 +109,8 @@ class Experiment:
         data = self.worker.data
         split = config.dataset.split
         self.pool_seed = config.seed if split is None else read_split(split).seed
-        self.pool = load_pool(config.dataset, self.pool_seed, config.features)
+        column = getattr(config.partition, "column", None)
+        self.pool = load_pool(config.dataset, self.pool_seed, config.features, column)
         if not isinstance(self.pool.task, Classification):
             words = f"its task is {self.pool.task.name}, and attacks read the probabilities of classes"
             raise OptionError("run", str(folder.path), f"{words}; allowed: a run of classes")
@@ -119,7 +120,7 @@ class Experiment:
 
     def _choose(self, data: FederatedData) -> Targets:
         """Members: training examples of clients that took part. Non-members: training examples that the run's seed left
-        out; where these are too few, or the split is the user's own, test examples as well.
+        out; where these are too few, or no coins chose the members, test examples as well.
         """
         participants = sorted(self._participants())
         used, held_out = data.partition.used, np.zeros(0, np.int64)
@@ -129,6 +130,12 @@ class Experiment:
         else:
             tested = data.test
         self.public = tested
+        train, partition = self.pool.train, self.config.partition
+        kinds = np.asarray(train.targets)
+        coins = train.unit is None and "." not in getattr(partition, "partitioner", "")
+        if getattr(partition, "column", None) is not None:
+            coins &= train.site is not None
+            kinds = kinds * (len(self.pool.sites) + 1) + (0 if train.site is None else train.site)
 
         def chosen(outsiders: Rows, by_coin: bool) -> Targets:
             single = singles(self.pool.train.inputs, np.concatenate([used, outsiders]))
@@ -136,7 +143,7 @@ class Experiment:
             return choose(
                 [rows[np.isin(rows, single)] for rows in clients],
                 outsiders[np.isin(outsiders, single)],
-                np.asarray(self.pool.train.targets),
+                kinds,
                 by_coin=by_coin,
                 most=self.options.members,
                 known_share=self.options.known_share,
@@ -145,7 +152,8 @@ class Experiment:
 
         owner = {int(row): client for client in participants for row in data.train_indices(client)}
         with suppress(TooFewExamples):
-            return chosen(held_out, True).at(owner)
+            if coins:
+                return chosen(held_out, True).at(owner)
         found = chosen(np.concatenate([held_out, tested]), False)
         self.public = np.sort(found.pairs.rows)
         return found.at(owner)

@@ -98,9 +98,9 @@ def auc(members: Scores, others: Scores, confidence: float = 0.95) -> Estimate:
     below = (ranks[:m] - rankdata(members)) / n  # share of non-members below each member
     above = 1 - (ranks[m:] - rankdata(others)) / m  # share of members above each non-member
     value = float(below.mean())
-    # Perfectly separated classes have no variance to estimate: use the rule of three on the smaller class.
+    # Perfectly separated classes have no variance to estimate: the smaller class had no exception (rule of three).
     spread = math.sqrt(below.var(ddof=1) / m + above.var(ddof=1) / n)
-    reach = max(float(norm.ppf((1 + confidence) / 2)) * spread, 0.0 if spread else 3 / min(m, n))
+    reach = float(norm.ppf((1 + confidence) / 2)) * spread or -math.log(1 - confidence) / min(m, n)
     return Estimate(value, max(0.0, value - reach), min(1.0, value + reach))
 
 

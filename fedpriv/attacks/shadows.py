@@ -69,12 +69,16 @@ def like(config: Config, rows: Rows, spare: Rows, trained_on: int, *, seed: int,
     """A model trained like ``config``'s, which was trained on ``trained_on`` rows, but on other rows and from another
     seed. spare: tested on, and source of public examples for a method that needs some.
 
-    With fewer rows there are proportionally fewer clients, each with the same work as before.
+    With fewer rows there are proportionally fewer clients, each with the same work as before. Where a column or code of
+    the user's divides the rows, which may not go with fewer, they are divided by lot.
     """
     share = min(1.0, len(rows) / trained_on)
-    clients = max(1, round(config.num_clients * share))
+    clients, divided = max(1, round(config.num_clients * share)), config.partition
+    if divided.name in ("column", "partitioner"):
+        divided = IidPartition(name="iid", test_fraction=divided.test_fraction)
     changes: dict[str, Any] = {
         "seed": seed,
+        "partition": divided,
         "num_clients": clients,
         "clients_per_round": min(clients, max(1, round(config.clients_per_round * share))),
         "local": config.local.model_copy(update={"batch_size": min(config.local.batch_size, len(rows) // clients)}),

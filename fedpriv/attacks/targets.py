@@ -3,14 +3,15 @@
 Rows are those of the pool: all examples of the data set, its training examples first.
 
 **Coins.** `dataset.train_examples` draws the run's rows S from its training examples, every S of this size being
-equally likely. Rows of S are put into uniformly random order and dealt out to clients by their labels alone
-(`fedpriv/data/partition.py`); clients take part by seeds alone. Exchange a member for an example of the same class
-outside S (or that no client got), in its place: the new S, the deal and every draw of `choose` are exactly as likely.
+equally likely. Rows of S are put into uniformly random order and dealt out to clients by their labels alone, or by a
+column (`fedpriv/data/partition.py`); clients take part by seeds alone. Exchange a member for an example of the same
+class and column outside S (or that no client got), in its place: the new S, the deal and every draw of `choose` are
+exactly as likely.
 So, given the pairs of `choose` and which of them are in which client, each of the 2^m ways to say who is the member in
 each pair is equally likely: m independent fair coins, and turning one replaces one example of one client. For
 this `choose` treats members and non-members alike: it pairs them uniformly within a class, and an example with a copy
-is left out wherever the copy is. Where others are non-members (a test set, a split of the user's own) nothing of this
-holds.
+is left out wherever the copy is. Where others are non-members (a test set, a split of the user's own), where a user's
+code deals the rows out, or a person's rows go together, nothing of this holds.
 """
 
 from __future__ import annotations

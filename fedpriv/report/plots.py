@@ -553,7 +553,7 @@ def _series(rounds: Sequence[Round], key: str, *, positive: bool = False, infini
 
 def log_axis(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic y axis with plain numbers at its ticks and margins around the (positive) values."""
-    low, high = min(values) / 2, max(values) * 2
+    low, high = max(min(values) / 2, 1e-300), max(values) * 2  # half of the least number is 0
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     _plain_ticks(axes.yaxis, (1, 2, 5) if high / low < 100 else (1,))

@@ -79,6 +79,9 @@ def test_auc_by_hand() -> None:
     found = auc(members, others)
     assert found.value == pytest.approx(wins.mean())
     assert found.high - found.value == pytest.approx(1.959964 * spread, rel=1e-5)
+    for confidence in (0.95, 0.998):  # of 20 others none is above: likelier than 1 - confidence if less than p are
+        p = 1 - (1 - confidence) ** (1 / 20)
+        assert auc(np.arange(30.0, 90.0), np.arange(20.0), confidence).low <= 1 - p
 
 
 def test_a_true_positive_rate_is_at_a_threshold_and_never_interpolated() -> None:

@@ -311,6 +311,7 @@ def test_canaries_find_skipped_clipping(monkeypatch: pytest.MonkeyPatch) -> None
         ("strategy=fedags", "strategy.client.noise_multiplier=1"),
         ("strategy=dpfedsnlc", "strategy.client.selection=gumbel", "strategy.client.noise_multiplier=0.3"),
         ("strategy=cpsgd", "strategy.client.epsilon=20"),
+        ("strategy=ddgauss", "strategy.client.noise_multiplier=0.2", "strategy.server.min_replies=200"),
     ],
 )
 def test_canary_gradients_in_a_real_run(overrides: tuple[str, ...]) -> None:

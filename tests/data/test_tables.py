@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.attacks.experiment import Experiment
+from fedpriv.attacks.shadows import train
 from fedpriv.common.errors import DataError, OptionError
 from fedpriv.config.compose import compose
 from fedpriv.data.load import load_federated
@@ -318,6 +319,26 @@ def test_attacks_take_rows_of_classes_and_say_why_they_take_no_others(tmp_path: 
     with pytest.raises(OptionError, match="its members are at its nodes"):
         deployed = config.dataset.model_copy(update={"name": "on_nodes"})
         Experiment(RunFolder(tmp_path / "numbers"), config.model_copy(update={"dataset": deployed}))
+
+
+def test_coins_choose_members_only_where_a_pair_could_change_places(tmp_path: Path) -> None:
+    """Rows of two sites cannot, nor rows of persons who have others. Shadow models have fewer clients than sites."""
+    (tmp_path / "s.yaml").write_text(
+        "target: {column: ill, task: classification, classes: [no, yes]}\ncolumns: {age: {range: [0, 9]}}\nunit: id\n"
+    )
+    rows = (f"{n / 99},{n // 2},{('no', 'yes')[n % 2]}\n" for n in range(800))
+    (tmp_path / "t.csv").write_text("age,id,ill\n" + "".join(rows))
+    persons = ("dataset=table", f"dataset.root={tmp_path}/t.csv", f"dataset.schema_file={tmp_path}/s.yaml")
+    sites = ("dataset=practices", "partition=column", "partition.column=practice", "dataset.train_examples=1700")
+    shared = ("strategy=fedldp", "num_clients=10", "clients_per_round=10", "num_rounds=1", "model=linear")
+    found = []
+    for name, options in (("sites", sites), ("persons", (*persons, "dataset.train_examples=300"))):
+        start_run(config := compose([*OPTIONS, *shared, *options]), tmp_path / name)
+        found.append(Experiment(RunFolder(tmp_path / name), config))
+    assert [one.targets.by_coin for one in found] == [True, False]
+    pairs, site = found[0].targets.pairs, found[0].pool.train.site
+    assert site is not None and (site[pairs.members] == site[pairs.others]).all()
+    assert np.isfinite(train(found[0].negative_job(), tmp_path / "rows.npz").theta).all()
 
 
 def test_training_is_audited_where_its_canaries_mean_something() -> None:

@@ -58,6 +58,11 @@ def test_infinity_is_a_labelled_line_above_everything_finite(axes, finite):
     assert [place(value) for value in finite if value > 0] == [value for value in finite if value > 0]
 
 
+def test_the_least_number_above_0_has_a_place(axes):
+    plots.log_axis(axes, [5e-324, 1.0])
+    assert axes.get_ylim()[0] > 0 and len(labels(axes)) > 2
+
+
 def test_without_infinity_there_is_no_such_tick(axes):
     place = plots._with_infinity(axes, [1.0, 3.0])
     assert "∞" not in labels(axes) and axes.get_ylim()[1] > 3.0 and place(2.0) == 2.0

@@ -170,7 +170,7 @@ def test_every_tool_shows_what_the_run_wrote(tracked: Path):
     (offline,) = (place / "wandb").glob("offline-run-*")
     about, points, last, config = wandb_of(offline)
     assert (about.run_id, about.project, about.display_name) == (ids["wandb"], "fedpriv", folder.name)
-    assert [point["round"] for point in points] == [1, 2, 3]
+    assert not about.host and [point["round"] for point in points] == [1, 2, 3]
     assert [point["loss"] for point in points if "loss" in point] == [row["loss"] for row in rows[1:]]
     assert last["summary/privacy.verified_epsilon"] == epsilon and last["model"] == model
     assert config["num_clients"] == "4"
@@ -207,9 +207,15 @@ def test_nothing_is_tracked_unless_asked_and_nothing_of_the_result_changes(track
 
 
 def test_places_on_this_machine_are_not_tracked():
-    shown = options(compose(["dataset.root=/secret/root", "dataset.cache=/secret/cache", "tracking.folder=/secret"]))
-    assert "secret" not in str(shown) and "_target_" not in str(shown)
-    assert shown["seed"] == "0" and shown["strategy.client.clip_norm"]
+    table = ["dataset=table", "dataset.test_root=/secret/test", "dataset.schema_file=/secret/schema.yaml"]
+    for given in (
+        ["dataset.root=/secret/root", "dataset.cache=/secret/cache", "tracking.folder=/secret"],
+        [*table, "model.weights=/secret/model.pt"],
+        ["features=backbone", "features.weights=/secret/backbone.pt"],
+    ):
+        shown = options(compose(given))
+        assert "secret" not in str(shown) and "_target_" not in str(shown)
+        assert shown["seed"] == "0" and shown["strategy.client.clip_norm"]
 
 
 # --- resumed runs, sweeps, failures ----------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 from fedpriv.common.errors import OptionError
 from fedpriv.common.files import write_atomic
 from fedpriv.common.run_files import mapping_in
+from fedpriv.config import owner
 from fedpriv.config.options import TrackingConfig
 from fedpriv.config.schema import Config
 from fedpriv.report.client_accuracy import PERSONAL
@@ -51,10 +52,7 @@ ENVIRONMENT = {
 SECONDS_TO_CONNECT, SECONDS_TO_FINISH = 30.0, 60.0
 MOST_PARAMS = 100  # most parameters that mlflow accepts in one call
 #: Options about paths on this machine, or about monitoring.
-PLACES = (
-    *("run_dir", "operations", "tracking", "engine.address", "model.path"),
-    *("dataset.root", "dataset.cache", "dataset.split", "dataset.path", "dataset.test_root"),
-)
+PLACES = ("run_dir", "operations", "tracking", "model.path", "dataset.path", *owner.PLACES)
 #: Of a round's line of metrics.jsonl; and means over the clients, known only in simulation: no real server sees them.
 ROUND = ("accuracy", "loss", "participants", "dropped", "late", "stopped", "seconds", "bytes_up", "bytes_down")
 DIAGNOSTICS = ("train_loss", "update_norm", "clipped_norm", "noise_norm")
@@ -166,6 +164,7 @@ def wandb(facts: RunFacts, wanted: TrackingConfig) -> Tool:
     nothing_of_the_machine: dict[str, Any] = {
         **dict.fromkeys(("silent", "disable_git", "disable_code", "x_disable_meta", "x_disable_stats"), True),
         "x_disable_machine_info": True,
+        "host": "",
         "save_code": False,
         "x_save_requirements": False,
         "console": "off",
