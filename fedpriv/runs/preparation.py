@@ -420,12 +420,13 @@ def plan_rows(config: Config, policy: Policy | None = None) -> dict[str, str]:
         "estimated time": f"{plan.seconds:.0f} s of local training on one worker; engine {config.engine.name}",
         "trainer": plan.trainer,
     }
-    options = config.strategy.options
-    if hasattr(options, "noise_multiplier"):
-        chosen = getattr(make_client(config), "noise_multiplier", None)
+    client = make_client(config)
+    options: Any = client.options  # these have a schema, also of a method of one's own
+    chosen = getattr(client, "noise_multiplier", None)
+    if hasattr(options, "noise_multiplier") and chosen is not None:
         rows["noise multiplier"] = f"{chosen:.6g} (standard deviation / clip_norm)"
-    if hasattr(options, "clip_norm"):
-        what, update = type(options).model_fields["clip_norm"].description, options.clip_norm * config.local.lr
+    if (field := type(options).model_fields.get("clip_norm")) is not None:
+        what, update = field.description, options.clip_norm * config.local.lr
         own = f": {update:g} of the update" if str(what).endswith("/ local.lr") else ""
         rows["clip norm"] = f"{options.clip_norm:g} ({what}{own})"
     rows |= {f"reason {number}": reason for number, reason in enumerate(plan.reasons, 1)}

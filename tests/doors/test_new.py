@@ -5,6 +5,7 @@ That a new method passes its own test and the project's is seen where the tutori
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +56,11 @@ def test_what_is_made_is_formatted_for_every_name(made: Path) -> None:
 def test_help_on_a_new_method_says_its_name_once(made: Path) -> None:
     said = python(made, "fedpriv", "help", "my_method")
     assert said.startswith("my_method: clip, then Gaussian noise")
+
+
+def test_a_plan_of_a_new_method_says_its_noise_and_clip_norm(made: Path) -> None:
+    said = python(made, "fedpriv", "plan=true", "strategy=my_method", "num_rounds=2")
+    assert re.search(r"noise multiplier +1 .*\nclip norm +1 \(L2 bound C of a client's update", said)
 
 
 def test_the_command_names_the_files_that_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
