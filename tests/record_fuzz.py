@@ -20,30 +20,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from sum_talk import Talk, a_session, vectors
 
-from fedpriv.common.messages import (
-    ARRAYS,
-    CONFIG,
-    DIAGNOSTICS,
-    KEYS,
-    METRICS,
-    MOST_BLOB,
-    MOST_KEYS,
-    MOST_NAME,
-    MOST_TEXT,
-    STATISTICS,
-    TRAIN_LOSS,
-    UNMASK,
-    VECTOR,
-    MalformedMessage,
-    Request,
-    blobs_content,
-    identity_content,
-    pack_vector,
-    read_request,
-    reply_content,
-    statistics_content,
-    unpack_vector,
-)
+from fedpriv.common import messages
 from fedpriv.common.replies import Reply, Report, read_blobs, read_identity, read_reply, read_report, train_content
 from fedpriv.secure_sum.collector import Collector
 from fedpriv.server.round import Population, Round
@@ -52,7 +29,15 @@ from strategies.ldpfl import LDPFL
 from strategies.privunit import PrivUnit
 
 SIZE = 5
-RECORDS = (ARRAYS, CONFIG, METRICS, DIAGNOSTICS, STATISTICS, KEYS, "other")
+RECORDS = (
+    messages.ARRAYS,
+    messages.CONFIG,
+    messages.METRICS,
+    messages.DIAGNOSTICS,
+    messages.STATISTICS,
+    messages.KEYS,
+    "other",
+)
 DTYPES = ("<f4", "<f8", "<i8", "|b1", "|O", "<U3", "|V4", ">f4", "<c8", "[('a', '<f4')]", "<M8[s]", "nonsense", "")
 
 _POPULATION = Population(0, 4, 2, lambda client: 10, layers=(slice(0, 3), slice(3, SIZE)))
@@ -109,16 +94,16 @@ def valid(rng: random.Random) -> RecordDict:
         vector[rng.randrange(SIZE)] = rng.choice((np.nan, np.inf, -np.inf, 3e38))
     return rng.choice(
         (
-            lambda: reply_content(vector, 10, {"train_loss": 0.5}, {TRAIN_LOSS: 0.25}),
-            lambda: reply_content(vector, 10, None),
-            lambda: train_content(pack_vector(vector), Request(3, 1, {"noise_multiplier": 0.5})),
-            lambda: statistics_content({TRAIN_LOSS: 0.5}),
-            lambda: blobs_content(KEYS, [b"key", b"signature"]),
-            lambda: blobs_content(KEYS, [rng.randbytes(160)]),
-            lambda: blobs_content(UNMASK, [rng.randbytes(33) for _ in range(3)]),
-            lambda: reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
-            lambda: reply_content(numbers_release(), 10, None),
-            lambda: identity_content(4),
+            lambda: messages.reply_content(vector, 10, {"train_loss": 0.5}, {messages.TRAIN_LOSS: 0.25}),
+            lambda: messages.reply_content(vector, 10, None),
+            lambda: train_content(messages.pack_vector(vector), messages.Request(3, 1, {"noise_multiplier": 0.5})),
+            lambda: messages.statistics_content({messages.TRAIN_LOSS: 0.5}),
+            lambda: messages.blobs_content(messages.KEYS, [b"key", b"signature"]),
+            lambda: messages.blobs_content(messages.KEYS, [rng.randbytes(160)]),
+            lambda: messages.blobs_content(messages.UNMASK, [rng.randbytes(33) for _ in range(3)]),
+            lambda: messages.reply_content(ONE_BIT_RELEASE, 10, None),  # type: ignore[arg-type]
+            lambda: messages.reply_content(numbers_release(), 10, None),
+            lambda: messages.identity_content(4),
         )
     )()
 
@@ -163,8 +148,10 @@ def record(rng: random.Random) -> ArrayRecord | ConfigRecord | MetricRecord:
     if rng.random() < 0.01:
         return rng.choice(oversized())
     if kind == 0:
-        return ArrayRecord({rng.choice((VECTOR, "other", str(n))): array(rng) for n in range(rng.randrange(3))})
-    names = ("round", "attempt", "client", "num-examples", TRAIN_LOSS, "0", "1", "train_loss")
+        return ArrayRecord(
+            {rng.choice((messages.VECTOR, "other", str(n))): array(rng) for n in range(rng.randrange(3))}
+        )
+    names = ("round", "attempt", "client", "num-examples", messages.TRAIN_LOSS, "0", "1", "train_loss")
     if kind == 1:
         return ConfigRecord({rng.choice(names): config_value(rng) for _ in range(rng.randrange(4))})
     return MetricRecord({rng.choice(names): metric_value(rng) for _ in range(rng.randrange(4))})
@@ -177,10 +164,10 @@ def oversized() -> list[ArrayRecord | ConfigRecord | MetricRecord]:
         record
         for factor in (1, 30)
         for record in (
-            MetricRecord({str(n): 0.5 for n in range(MOST_KEYS * factor + 1)}),
-            MetricRecord({"n" * (MOST_NAME * factor + 1): 0.5}),
-            ConfigRecord({"round": 1, "attempt": 0, "text": "t" * (MOST_TEXT * factor + 1)}),
-            ConfigRecord({"0": b"b" * (MOST_BLOB * factor + 1)}),
+            MetricRecord({str(n): 0.5 for n in range(messages.MOST_KEYS * factor + 1)}),
+            MetricRecord({"n" * (messages.MOST_NAME * factor + 1): 0.5}),
+            ConfigRecord({"round": 1, "attempt": 0, "text": "t" * (messages.MOST_TEXT * factor + 1)}),
+            ConfigRecord({"0": b"b" * (messages.MOST_BLOB * factor + 1)}),
             ConfigRecord({"round": 1, "attempt": 0, "list": [1.0] * (2**16 * factor)}),
         )
     ]
@@ -192,8 +179,8 @@ def content(rng: random.Random) -> RecordDict:
     for _ in range(rng.randrange(1, 4)):
         name = rng.choice(RECORDS)
         present = found.pop(name, None)
-        if isinstance(present, ArrayRecord) and VECTOR in present and rng.random() < 0.7:
-            found[name] = ArrayRecord({VECTOR: damaged(rng, present[VECTOR])})
+        if isinstance(present, ArrayRecord) and messages.VECTOR in present and rng.random() < 0.7:
+            found[name] = ArrayRecord({messages.VECTOR: damaged(rng, present[messages.VECTOR])})
         elif rng.random() < 0.8:
             found[name] = record(rng)
     return found
@@ -202,17 +189,17 @@ def content(rng: random.Random) -> RecordDict:
 def readers(case: RecordDict) -> Iterator[Callable[[], Any]]:
     """Everything that reads what came from another machine."""
     message = Message(case, dst_node_id=1, message_type="train")
-    yield lambda: read_request(case)
-    yield lambda: unpack_vector(case, SIZE)
+    yield lambda: messages.read_request(case)
+    yield lambda: messages.unpack_vector(case, SIZE)
     yield lambda: read_reply(message, 0, SIZE, 10)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=one_bit().decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=whole_numbers().decoded)
     yield lambda: read_reply(message, 0, SIZE, 10, decode=symbols().decoded)
-    yield lambda: read_reply(message, 0, SIZE, 10, (TRAIN_LOSS,))
-    yield lambda: read_report(message, 0, (TRAIN_LOSS,))
-    yield lambda: read_blobs(message, KEYS)
-    yield lambda: announced(read_blobs(message, KEYS))
-    yield lambda: opened(read_blobs(message, UNMASK))
+    yield lambda: read_reply(message, 0, SIZE, 10, (messages.TRAIN_LOSS,))
+    yield lambda: read_report(message, 0, (messages.TRAIN_LOSS,))
+    yield lambda: read_blobs(message, messages.KEYS)
+    yield lambda: announced(read_blobs(message, messages.KEYS))
+    yield lambda: opened(read_blobs(message, messages.UNMASK))
     yield lambda: read_identity(message)
 
 
@@ -239,7 +226,7 @@ def try_case(case: RecordDict) -> list[Any]:
     for read in readers(case):
         try:
             found.append(read())
-        except MalformedMessage as error:
+        except messages.MalformedMessage as error:
             found.append(None)
             assert len(str(error)) <= 400 and str(error).isprintable(), error
         else:
@@ -253,14 +240,16 @@ def check(found: Any) -> None:
         assert found.release.dtype == np.float32 and found.release.shape == (SIZE,)
         assert np.isfinite(found.release).all() and found.release.flags.writeable
         assert all(isinstance(value, float) for value in found.diagnostics.values())
-        assert len(found.diagnostics) <= MOST_KEYS
+        assert len(found.diagnostics) <= messages.MOST_KEYS
     if isinstance(found, Reply | Report):
         assert all(np.isfinite(value) for value in found.statistics.values())
-    if isinstance(found, Request):
+    if isinstance(found, messages.Request):
         assert 0 <= found.round < 2**31 and 0 <= found.attempt < 2**31
-        assert all(len(value) <= MOST_BLOB for value in found.options.values() if isinstance(value, str | bytes))
+        assert all(
+            len(value) <= messages.MOST_BLOB for value in found.options.values() if isinstance(value, str | bytes)
+        )
     if isinstance(found, tuple):
-        assert len(found) <= MOST_KEYS and all(len(blob) <= MOST_BLOB for blob in found)
+        assert len(found) <= messages.MOST_KEYS and all(len(blob) <= messages.MOST_BLOB for blob in found)
 
 
 # --- as bytes --------------------------------------------------------------------------------------------

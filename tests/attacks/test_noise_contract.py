@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedpriv.attacks import noise_contract
 from fedpriv.attacks.noise_amounts import too_long
-from fedpriv.attacks.noise_contract import (
-    BROKEN,
-    Heard,
-    bare_numbers,
-    differences,
-    listen,
-    shared_noise,
-    surplus,
-    wrong_batches,
-)
 from fedpriv.client.build import client_class
 from fedpriv.config.compose import CONF, compose
 from fedpriv.config.own_options import group_choices
@@ -53,10 +44,12 @@ def twins(*case: str) -> Config:
     return compose([*TWINS, *case])
 
 
-def heard_of(config: Config) -> Heard:
+def heard_of(config: Config) -> noise_contract.Heard:
     """Where an optimizer or one bit stands between noise and release, no gradient may hide the noise behind it."""
     kind = client_class(config)
-    return listen(config, BROKEN if kind.traits.clips_examples or kind.traits.canary_everywhere else 1.0)
+    return noise_contract.listen(
+        config, noise_contract.BROKEN if kind.traits.clips_examples or kind.traits.canary_everywhere else 1.0
+    )
 
 
 @pytest.mark.rotates(3)
@@ -68,17 +61,17 @@ def test_every_number_that_leaves_has_noise_of_its_own(case: tuple[str, ...]) ->
     if heard.leaks:  # the ledger itself says so: the total is infinite, with these reasons
         assert all(heard.leaks)
     else:
-        assert heard.entries and bare_numbers(heard) == [] and shared_noise(heard) == []
+        assert heard.entries and noise_contract.bare_numbers(heard) == [] and noise_contract.shared_noise(heard) == []
     torch.manual_seed(1)  # whatever else is drawn in this process
     np.random.seed(1)  # noqa: NPY002
-    assert differences(heard, heard_of(config)) == []
+    assert noise_contract.differences(heard, heard_of(config)) == []
 
 
 def test_what_leaves_bare_without_a_word_in_the_ledger_would_be_found() -> None:
     """Methods that are bare by design: the check sees it, the ledger declares it."""
     for name in ("fedavg", "fedags"):
-        heard = listen(twins(f"strategy={name}", "privacy.variant=published"))
-        assert heard.leaks and bare_numbers(heard)
+        heard = noise_contract.listen(twins(f"strategy={name}", "privacy.variant=published"))
+        assert heard.leaks and noise_contract.bare_numbers(heard)
 
 
 #: Updates from far within the clip norm to 1e8 times as long, both ways; and pictures without a number in them.
@@ -109,15 +102,15 @@ SAMPLED = ("num_clients=8", "clients_per_round=8", "num_rounds=20", "local.batch
 
 
 def test_batches_are_the_samples_that_the_ledger_counts_on() -> None:
-    assert wrong_batches(listen(compose([*SAMPLED]))) == []
+    assert noise_contract.wrong_batches(noise_contract.listen(compose([*SAMPLED]))) == []
 
 
 @pytest.mark.parametrize("strategy", ["fedldp", "dpsgd", "fedags", "adpfl", "coqfl"])
 def test_no_diagnostics_leave_outside_simulation(strategy: str) -> None:
     small: Any = ("num_clients=4", "clients_per_round=4", "num_rounds=1", f"strategy={strategy}")
-    assert surplus(listen(compose([*small]))) == ["diagnostics leaves"]
-    heard = listen(compose([*small, "privacy.rng=secure"]))
-    assert surplus(heard) == [] and len(heard.releases()) == 1
+    assert noise_contract.surplus(noise_contract.listen(compose([*small]))) == ["diagnostics leaves"]
+    heard = noise_contract.listen(compose([*small, "privacy.rng=secure"]))
+    assert noise_contract.surplus(heard) == [] and len(heard.releases()) == 1
 
 
 @pytest.mark.parametrize("numbers", [2, 14, 62, 5000])
@@ -128,7 +121,7 @@ def test_models_of_few_numbers_have_noises_that_are_alike_by_chance(numbers: int
 
     def said(values: list[np.ndarray]) -> list[str]:
         stub = type("Stub", (), {"config": config, "clients": range(16), "releases": lambda self: values})
-        return shared_noise(stub())  # type: ignore[arg-type]
+        return noise_contract.shared_noise(stub())  # type: ignore[arg-type]
 
     for _ in range(3 if numbers > 1000 else 100):
         rounds = [random.normal(size=(16, numbers)) for _ in range(6)]

@@ -25,22 +25,10 @@ from fedpriv.client.contract import PublicFacts
 from fedpriv.common.errors import OptionError
 from fedpriv.common.seeds import public_signs
 from fedpriv.config.compose import compose
-from fedpriv.mechanisms import laws
+from fedpriv.mechanisms import laws, whole_numbers
 from fedpriv.mechanisms.integer_noise import pack, packed_size, unpack
 from fedpriv.mechanisms.noise import SeededNoise
 from fedpriv.mechanisms.secure_noise import SecureNoise
-from fedpriv.mechanisms.whole_numbers import (
-    coordinate_bound,
-    from_noisy_levels,
-    grid_step,
-    hadamard,
-    pack_integers,
-    padded,
-    rotate,
-    rotate_back,
-    to_levels,
-    width_of,
-)
 from fedpriv.privacy.composition import compose as compose_events
 from fedpriv.privacy.sum_grid import BinomialGrid, grid_for
 from fedpriv.runs.preparation import resolve
@@ -64,30 +52,30 @@ def vector(length: float = 1.0, size: int = D) -> torch.Tensor:
 
 def test_the_rotation_is_hadamards_matrix_with_random_signs():
     x = torch.randn(3, 16, dtype=torch.float64)
-    assert torch.allclose(hadamard(x), x @ torch.from_numpy(hadamard_matrix(16) / 4.0).double())
+    assert torch.allclose(whole_numbers.hadamard(x), x @ torch.from_numpy(hadamard_matrix(16) / 4.0).double())
     signs = torch.from_numpy(public_signs(1, 2, 16)).double()
-    turned = rotate(x[:, :13], signs)
+    turned = whole_numbers.rotate(x[:, :13], signs)
     assert turned.shape == (3, 16) and torch.allclose(turned.norm(dim=-1), x[:, :13].norm(dim=-1))
-    assert torch.allclose(rotate_back(turned, signs, 13), x[:, :13])
-    assert [padded(d) for d in (1, 2, 3, 650, 80_202)] == [1, 2, 4, 1024, 131_072]
+    assert torch.allclose(whole_numbers.rotate_back(turned, signs, 13), x[:, :13])
+    assert [whole_numbers.padded(d) for d in (1, 2, 3, 650, 80_202)] == [1, 2, 4, 1024, 131_072]
     with pytest.raises(ValueError, match="power of two"):
-        hadamard(x[:, :13])
+        whole_numbers.hadamard(x[:, :13])
 
 
 def test_rotation_spreads_one_large_coordinate():
     spike = torch.zeros(1000)
     spike[3] = 1.0
-    turned = rotate(spike, torch.from_numpy(public_signs(0, 1, 1024)))
+    turned = whole_numbers.rotate(spike, torch.from_numpy(public_signs(0, 1, 1024)))
     assert float(turned.abs().max()) < 1.01 / 32
 
 
 def test_the_bound_of_a_coordinate_is_rarely_exceeded():
-    bound, beyond = coordinate_bound(1.0, 1024, 0.5), 0
+    bound, beyond = whole_numbers.coordinate_bound(1.0, 1024, 0.5), 0
     for server_round in range(200):
-        turned = rotate(vector(1.0, 1024), torch.from_numpy(public_signs(0, server_round, 1024)))
+        turned = whole_numbers.rotate(vector(1.0, 1024), torch.from_numpy(public_signs(0, server_round, 1024)))
         beyond += int(bool((turned.abs() > bound).any()))
     assert 0 < beyond <= 100  # Hoeffding: in at most half of the rotations, and the bound is no idle one
-    assert coordinate_bound(2.0, 1024, 0.01) == pytest.approx(2 * math.sqrt(2 * math.log(204_800) / 1024))
+    assert whole_numbers.coordinate_bound(2.0, 1024, 0.01) == pytest.approx(2 * math.sqrt(2 * math.log(204_800) / 1024))
 
 
 # --- levels --------------------------------------------------------------------------------------------------
@@ -97,17 +85,20 @@ def test_the_bound_of_a_coordinate_is_rarely_exceeded():
 def test_rounding_is_unbiased_and_keeps_to_its_levels(levels: int):
     values = torch.tensor([-1.0, -0.61, 0.0, 0.333, 1.0])
     uniform = SeededNoise(1).uniform((40_000, 5))
-    found = to_levels(values.expand(40_000, 5), 1.0, levels, uniform)
+    found = whole_numbers.to_levels(values.expand(40_000, 5), 1.0, levels, uniform)
     assert int(found.min()) == 0 and int(found.max()) == levels - 1
-    real = from_noisy_levels(found, 1.0, levels, 0)
-    assert torch.allclose(real.mean(0), values.double(), atol=4 * grid_step(1.0, levels) / 2 / 200)
-    assert float((real - values).abs().max()) <= grid_step(1.0, levels) * (1 + 1e-12)
-    assert to_levels(torch.tensor([9.0, -9.0]), 1.0, levels, torch.tensor([0.5, 0.5])).tolist() == [levels - 1, 0]
+    real = whole_numbers.from_noisy_levels(found, 1.0, levels, 0)
+    assert torch.allclose(real.mean(0), values.double(), atol=4 * whole_numbers.grid_step(1.0, levels) / 2 / 200)
+    assert float((real - values).abs().max()) <= whole_numbers.grid_step(1.0, levels) * (1 + 1e-12)
+    assert whole_numbers.to_levels(torch.tensor([9.0, -9.0]), 1.0, levels, torch.tensor([0.5, 0.5])).tolist() == [
+        levels - 1,
+        0,
+    ]
 
 
 def test_one_level_is_no_quantisation():
     with pytest.raises(ValueError, match="levels=1: must be at least 2"):
-        grid_step(1.0, 1)
+        whole_numbers.grid_step(1.0, 1)
     with pytest.raises(OptionError, match=r"strategy\.(client|server)\.levels=1: must be at least 2"):
         compose(["strategy=cpsgd", "strategy.client.levels=1"])
 
@@ -135,7 +126,7 @@ def test_binomial_noise_is_binomial(kind: Any):
 def test_whole_numbers_travel_at_their_true_width(width: int, count: int, seed: int, order: str):
     """As a stream of bits, read by another way: one large number."""
     numbers = np.random.default_rng(seed).integers(0, 2**width, (3, count), dtype=np.uint64)
-    packed = pack(numbers, width) if order == "<" else pack_integers(numbers.view(np.int64), width)
+    packed = pack(numbers, width) if order == "<" else whole_numbers.pack_integers(numbers.view(np.int64), width)
     assert packed.shape == (3, packed_size(count, width)) == (3, -(-count * width // 8))
     for row, sent in zip(numbers, packed, strict=True):
         digits = [f"{number:0{width}b}" for number in row.tolist()]
@@ -163,10 +154,10 @@ def test_a_number_that_does_not_fit_is_not_packed_into_its_neighbour(number: int
 
 def test_long_vectors_are_packed_in_pieces(monkeypatch: pytest.MonkeyPatch):
     numbers = np.random.default_rng(0).integers(0, 2**13, (2, 1003), dtype=np.int64)
-    whole, other = pack(numbers, 13), pack_integers(numbers, 13)
+    whole, other = pack(numbers, 13), whole_numbers.pack_integers(numbers, 13)
     monkeypatch.setattr("fedpriv.mechanisms.integer_noise.AT_ONCE", 64)
     monkeypatch.setattr("fedpriv.mechanisms.whole_numbers.CHUNK", 64)
-    assert np.array_equal(pack(numbers, 13), whole) and np.array_equal(pack_integers(numbers, 13), other)
+    assert np.array_equal(pack(numbers, 13), whole) and np.array_equal(whole_numbers.pack_integers(numbers, 13), other)
     assert np.array_equal(unpack(whole[1], 13, 1003, "<"), numbers[1])
     assert np.array_equal(unpack(other[1], 13, 1003, ">"), numbers[1])
 
@@ -178,7 +169,7 @@ def test_a_message_of_another_length_or_with_too_large_a_number_is_refused():
         grid.decode(np.zeros(3, np.uint8), signs)
     with pytest.raises(ValueError, match="a number of 1023, at most 1015"):
         grid.decode(np.full(grid.num_bytes, 255, np.uint8), signs)
-    assert width_of(1015) == 10 and grid.num_bytes == 256 * 10 // 8
+    assert whole_numbers.width_of(1015) == 10 and grid.num_bytes == 256 * 10 // 8
 
 
 # --- client and server ---------------------------------------------------------------------------------------
@@ -228,7 +219,7 @@ def test_the_sensitivities_after_rounding_hold_and_are_not_far():
         noise = SeededNoise(seed)
         x = noise.normal(64)
         x, uniform = x / x.norm(), noise.uniform(64)
-        levels = [to_levels(v, grid.bound, 5, uniform) for v in (x, -x)]
+        levels = [whole_numbers.to_levels(v, grid.bound, 5, uniform) for v in (x, -x)]
         change = (levels[0] - levels[1]).double().abs() * grid.step
         worst = np.maximum(worst, [change.sum(), change.norm(), change.max()])
     assert (worst <= [l1, l2, linf]).all() and worst[1] > 0.55 * l2 and worst[2] == pytest.approx(linf)
@@ -300,7 +291,7 @@ def test_the_audited_law_is_that_of_the_release(levels: int):
     signs = torch.ones(16)
     rotated = torch.zeros(16)
     rotated[:many] = offset * grid.step
-    vector = rotate_back(rotated, signs, 16)
+    vector = whole_numbers.rotate_back(rotated, signs, 16)
     real = []
     for seed in range(400):
         numbers, _ = grid.noisy_levels(vector, signs, SeededNoise(seed))

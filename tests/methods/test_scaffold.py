@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import making
@@ -35,14 +34,6 @@ CLIENTS, STEPS, LR = 6, 5, 0.3
 LOCAL = LocalConfig(epochs=1, batch_size=8, lr=LR, momentum=0.0, sampler="shuffle", steps=STEPS)
 COHORTS = [[0, 1, 2], [2, 3], [0, 4, 5], [1, 2, 5], [3, 4], [0, 1, 2, 3, 4, 5], [2, 5]]
 CENTRAL = ("strategy.client.form=central", "strategy.server.client_sampling=poisson")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def unequal(client: int) -> LocalData:

@@ -17,15 +17,8 @@ from scipy.special import logsumexp
 from clients.cpsgd import CpSGDClient
 from fedpriv.client.contract import PublicFacts
 from fedpriv.mechanisms import laws
+from fedpriv.privacy import events
 from fedpriv.privacy.composition import ORDERS, Budget, compose, release_epsilon, renyi_curve
-from fedpriv.privacy.events import (
-    CLIENT_TO_SERVER,
-    Binomial,
-    entry_from_json,
-    entry_to_json,
-    event_from_json,
-    event_to_json,
-)
 from fedpriv.privacy.integer_laws import binomial_curvature, binomial_renyi, binomial_window, rounded_square
 from fedpriv.privacy.sum_grid import BinomialGrid, delta_share
 
@@ -148,7 +141,7 @@ def test_the_curvature_is_that_of_the_law():
 
 
 def test_too_few_trials_or_no_grid_have_no_bound():
-    event = BinomialGrid(200, 1.0, 16, 1000).event(CLIENT_TO_SERVER, 1e-7)
+    event = BinomialGrid(200, 1.0, 16, 1000).event(events.CLIENT_TO_SERVER, 1e-7)
     assert math.isfinite(compose([event], DELTA).epsilon)
     for without in (replace(event, trials=0), replace(event, trials=50), replace(event, step=0.0)):
         found = compose([without], DELTA)
@@ -175,7 +168,7 @@ def test_rounding_costs_no_more_than_its_square():
 def test_small_vectors_rounded_and_noised_keep_their_epsilon(levels: int, trials: int):
     """The exact joint law of two coordinates, every level and every number of successes, for vectors of norm C."""
     grid, delta = BinomialGrid(2, 1.0, levels, trials), 1e-3
-    event = grid.event(CLIENT_TO_SERVER, 1e-5)
+    event = grid.event(events.CLIENT_TO_SERVER, 1e-5)
     verified = compose([event], delta).epsilon
     noise = stats.binom.pmf(np.arange(trials + 1), trials, 0.5)
 
@@ -203,7 +196,7 @@ def test_small_vectors_rounded_and_noised_keep_their_epsilon(levels: int, trials
 
 
 def test_a_line_without_a_distance_is_read_and_costs_no_less():
-    event = BinomialGrid(200, 1.0, 16, 10_000).event(CLIENT_TO_SERVER, delta_share(DELTA, 10))
+    event = BinomialGrid(200, 1.0, 16, 10_000).event(events.CLIENT_TO_SERVER, delta_share(DELTA, 10))
     line = {
         "round": 1,
         "client": 0,
@@ -222,15 +215,15 @@ def test_a_line_without_a_distance_is_read_and_costs_no_less():
         "delta": event.delta,
     }
     line |= {"unit": "client", "adjacency": "replace-one", "observer": "server"}
-    old = entry_from_json(line).event
-    assert isinstance(old, Binomial) and math.isinf(old.distance)
+    old = events.entry_from_json(line).event
+    assert isinstance(old, events.Binomial) and math.isinf(old.distance)
     assert compose([event], DELTA).epsilon < compose([old], DELTA).epsilon < math.inf
-    assert entry_from_json(entry_to_json(entry_from_json(line))).event == old
-    assert event_from_json(event_to_json(event)) == event
+    assert events.entry_from_json(events.entry_to_json(events.entry_from_json(line))).event == old
+    assert events.event_from_json(events.event_to_json(event)) == event
 
 
 def test_a_release_may_use_up_all_of_delta_by_itself():
-    event = BinomialGrid(200, 1.0, 16, 10_000).event(CLIENT_TO_SERVER, DELTA)
+    event = BinomialGrid(200, 1.0, 16, 10_000).event(events.CLIENT_TO_SERVER, DELTA)
     assert compose([event], DELTA).accountant == "basic"
     assert release_epsilon(replace(event, delta=DELTA / 100), DELTA) < compose([event], DELTA).epsilon < math.inf
     assert (np.diff(renyi_curve(event)[ORDERS < 100]) >= 0).all()

@@ -18,24 +18,7 @@ from fedpriv.config.compose import compose
 from fedpriv.engines.worker import Worker
 from fedpriv.privacy.canaries import CanaryAudit
 from fedpriv.privacy.gaussian_dp import gaussian_epsilon
-from fedpriv.runs.in_run_canaries import (
-    FIRST,
-    FIXED,
-    LEAST_COINS,
-    LEAST_SHORT,
-    NUMBER,
-    ROWS,
-    SHARE,
-    SHORT,
-    WHOLE,
-    CanaryClients,
-    InRunAudit,
-    Plan,
-    _context,
-    audit_offer,
-    planned_seconds,
-    planned_share,
-)
+from fedpriv.runs import in_run_canaries
 from fedpriv.runs.start import resume_run, start_run
 
 SIZE = ("num_clients=4", "clients_per_round=4", "num_rounds=3", "evaluate.every=0", "engine=inprocess")
@@ -112,7 +95,7 @@ def test_a_failing_audit_does_not_end_the_run(tmp_path: Path, monkeypatch: pytes
     def broken(*others: Any) -> None:
         raise RuntimeError("no memory left")
 
-    monkeypatch.setattr(CanaryClients, "ask", broken)
+    monkeypatch.setattr(in_run_canaries.CanaryClients, "ask", broken)
     found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
     assert "no memory left" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
 
@@ -125,7 +108,7 @@ def test_wrong_options_are_named(wrong: str) -> None:
 
 def test_canaries_are_a_number_of_the_options_alone() -> None:
     config = compose([*SIZE, *FEDLDP, "audit.in_run=true"])
-    first, second = (InRunAudit(Worker(config)).canaries for _ in range(2))
+    first, second = (in_run_canaries.InRunAudit(Worker(config)).canaries for _ in range(2))
     assert first.many == second.many > 10 and np.array_equal(first.coins, second.coins)
     assert first.requests == second.requests
     assert compose(["audit.in_run=true"]).digest() == compose([]).digest()
@@ -134,50 +117,57 @@ def test_canaries_are_a_number_of_the_options_alone() -> None:
 # --- how many, and when they are heard -------------------------------------------------------------------------------
 
 
-def planned(*options: str) -> CanaryClients:
-    return InRunAudit(Worker(compose([*SIZE, *options, "audit.in_run=true"]))).canaries
+def planned(*options: str) -> in_run_canaries.CanaryClients:
+    return in_run_canaries.InRunAudit(Worker(compose([*SIZE, *options, "audit.in_run=true"]))).canaries
 
 
 def test_longer_training_affords_more_canaries_and_an_asked_number_hears_everything() -> None:
     short, long = planned(*FEDLDP, "num_rounds=60"), planned(*FEDLDP, "num_rounds=60", "local.epochs=60")
-    assert short.many == short.wide == LEAST_COINS and 1 <= short.requests < 60
-    assert long.many > 10_000 and long.requests == 60 and 1 <= long.wide <= LEAST_COINS
+    assert short.many == short.wide == in_run_canaries.LEAST_COINS and 1 <= short.requests < 60
+    assert long.many > 10_000 and long.requests == 60 and 1 <= long.wide <= in_run_canaries.LEAST_COINS
     middle = planned(*FEDLDP, "num_rounds=60", "num_clients=20", "clients_per_round=20")
-    assert LEAST_SHORT <= middle.many < 3 * LEAST_SHORT and 20 < middle.requests < 60
+    assert in_run_canaries.LEAST_SHORT <= middle.many < 3 * in_run_canaries.LEAST_SHORT and 20 < middle.requests < 60
     asked = planned(*FEDLDP, "num_rounds=60", "audit.canaries=500")
-    assert (asked.many, asked.requests, asked.wide) == (500, 60, LEAST_COINS)
+    assert (asked.many, asked.requests, asked.wide) == (500, 60, in_run_canaries.LEAST_COINS)
     joint = planned(*JOINT, "num_rounds=60", "audit.canaries=500")
     assert (joint.many, joint.requests, joint.wide) == (500, 60, 500) and not joint.short
     of_examples = planned(*DPSGD, "num_rounds=60")
     assert of_examples.many == 1 and 1 <= of_examples.requests < 60
 
 
-@pytest.mark.parametrize(("options", "each"), [(FEDLDP, ROWS + 24 * 650 * NUMBER), (DPSGD, WHOLE)])
+@pytest.mark.parametrize(
+    ("options", "each"),
+    [(FEDLDP, in_run_canaries.ROWS + 24 * 650 * in_run_canaries.NUMBER), (DPSGD, in_run_canaries.WHOLE)],
+)
 def test_what_is_planned_takes_a_twentieth_of_the_rounds_at_most(options: tuple[str, ...], each: float) -> None:
     found = planned(*options, "num_rounds=60")
-    assert found.requests * each <= SHARE * planned_seconds(found) <= 2 * (found.requests + 1) * each + FIXED + FIRST
+    assert (
+        found.requests * each
+        <= in_run_canaries.SHARE * in_run_canaries.planned_seconds(found)
+        <= 2 * (found.requests + 1) * each + in_run_canaries.FIXED + in_run_canaries.FIRST
+    )
 
 
 def test_short_releases_are_planned_by_what_they_take() -> None:
     found = planned(*FEDLDP, "num_rounds=60", "num_clients=20", "clients_per_round=20")
-    plan = Plan(found.many, found.requests, found.wide)
-    assert 0.95 * SHARE < planned_share(found, plan) <= SHARE
-    more = Plan(found.many + 10_000, found.requests, found.wide)
-    assert planned_share(found, more) - planned_share(found, plan) == pytest.approx(
-        found.requests * 10_000 * SHORT / planned_seconds(found)
+    plan = in_run_canaries.Plan(found.many, found.requests, found.wide)
+    assert 0.95 * in_run_canaries.SHARE < in_run_canaries.planned_share(found, plan) <= in_run_canaries.SHARE
+    more = in_run_canaries.Plan(found.many + 10_000, found.requests, found.wide)
+    assert in_run_canaries.planned_share(found, more) - in_run_canaries.planned_share(found, plan) == pytest.approx(
+        found.requests * 10_000 * in_run_canaries.SHORT / in_run_canaries.planned_seconds(found)
     )
 
 
 def test_a_part_of_the_requests_is_heard_evenly_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard, real = [], CanaryClients.ask
+    heard, real = [], in_run_canaries.CanaryClients.ask
 
-    def watched(self: CanaryClients, message: Any, strategy: Any) -> None:
+    def watched(self: in_run_canaries.CanaryClients, message: Any, strategy: Any) -> None:
         heard.append(read_request(message.content).round)
         real(self, message, strategy)
 
-    monkeypatch.setattr(CanaryClients, "ask", watched)
+    monkeypatch.setattr(in_run_canaries.CanaryClients, "ask", watched)
     plan = "fedpriv.runs.in_run_canaries.affordable"
-    monkeypatch.setattr(plan, lambda *others: Plan(24, 3, 24))
+    monkeypatch.setattr(plan, lambda *others: in_run_canaries.Plan(24, 3, 24))
     found = run(tmp_path / "run", *FEDLDP, "num_rounds=10", "audit.in_run=true")["privacy"]["in_run_audit"]
     assert heard == [1, 5, 8] and found["requests"] == 3 and found["clients"] == 24
 
@@ -185,13 +175,13 @@ def test_a_part_of_the_requests_is_heard_evenly_spread(tmp_path: Path, monkeypat
 def test_the_first_canary_goes_the_whole_way_once_and_the_others_in_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, real = [], CanaryClients._score
+    sizes, real = [], in_run_canaries.CanaryClients._score
 
-    def watched(self: CanaryClients, numbers: Any, releases: Any, *others: bool) -> None:
+    def watched(self: in_run_canaries.CanaryClients, numbers: Any, releases: Any, *others: bool) -> None:
         sizes.append((int(numbers[0]), len(numbers), releases.shape[1]))
         real(self, numbers, releases, *others)
 
-    monkeypatch.setattr(CanaryClients, "_score", watched)
+    monkeypatch.setattr(in_run_canaries.CanaryClients, "_score", watched)
     run(tmp_path / "run", *FEDLDP, "audit.in_run=true", "audit.canaries=30")
     assert sizes == [(0, 1, 650), (1, 23, 650)] + [(24, 6, 1)] * 3
 
@@ -202,15 +192,15 @@ def test_a_resumed_run_is_the_same_run_and_its_canaries_start_anew(
     options = [*SIZE, NO_REPORT[0], *FEDLDP, "num_rounds=6", "checkpoint.every=2", "audit.in_run=true"]
     options.append("audit.canaries=200")
     start_run(compose(options), tmp_path / "whole")
-    real = InRunAudit.hear
+    real = in_run_canaries.InRunAudit.hear
 
-    def ctrl_c(self: InRunAudit, message: Any, strategy: Any) -> None:
+    def ctrl_c(self: in_run_canaries.InRunAudit, message: Any, strategy: Any) -> None:
         if read_request(message.content).round == 5:
             raise KeyboardInterrupt
         real(self, message, strategy)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(InRunAudit, "hear", ctrl_c)
+        patch.setattr(in_run_canaries.InRunAudit, "hear", ctrl_c)
         start_run(compose(options), tmp_path / "halted")
     privacy = resume_run(tmp_path / "halted")["privacy"]
     assert model(tmp_path / "whole") == model(tmp_path / "halted")
@@ -224,7 +214,7 @@ def test_a_resumed_run_is_the_same_run_and_its_canaries_start_anew(
 
 def judged(correct: int, verified: Callable[[CanaryAudit, CanaryAudit], float]) -> dict[str, Any]:
     """What 200 coins say if so many of the 25 guesses are right."""
-    audit = InRunAudit(Worker(compose([*SIZE, *FEDLDP, "audit.in_run=true", "audit.canaries=200"])))
+    audit = in_run_canaries.InRunAudit(Worker(compose([*SIZE, *FEDLDP, "audit.in_run=true", "audit.canaries=200"])))
     audit.canaries.__dict__["independent"] = False  # the bounds of coins in one release
     audit.heard = 1
     order, coins = np.arange(200), audit.canaries.coins
@@ -261,7 +251,7 @@ def test_the_audited_epsilon_is_never_the_one_that_assumes_something() -> None:
 def test_scores_that_are_no_numbers_end_the_audit_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CanaryClients, "_score", lambda self, *others: self.scores.fill(np.nan))
+    monkeypatch.setattr(in_run_canaries.CanaryClients, "_score", lambda self, *others: self.scores.fill(np.nan))
     found = run(tmp_path / "run", *FEDLDP, "audit.in_run=true")["privacy"]
     assert "finite score" in found["in_run_audit"]["reason"] and found["audited_epsilon"] is None
 
@@ -284,12 +274,12 @@ def test_short_releases_show_most_of_what_is_verified(tmp_path: Path) -> None:
     assert 0.95 * verified < sharper["epsilon_lower"] <= verified
     assert 0.45 * verified < found["audited_epsilon"] <= verified and found["canaries"] == 20000
     assert found["estimated"]["epsilon"] == pytest.approx(verified, rel=0.1) and found["estimated"]["assumes"]
-    assert "audited" not in found["estimated"] and found["of_whole_releases"] == LEAST_COINS
+    assert "audited" not in found["estimated"] and found["of_whole_releases"] == in_run_canaries.LEAST_COINS
 
 
 def test_scores_of_coins_are_independent_and_of_the_law_that_the_ledger_says() -> None:
     found = planned(*FEDLDP, "strategy.client.noise_multiplier=3", "audit.canaries=4000")
-    found.stores = [ContextStore(_context(found.first + number)) for number in range(2)]
+    found.stores = [ContextStore(in_run_canaries._context(found.first + number)) for number in range(2)]
     for number in (1, 2, 3):
         found._hear_rows(Request(number), torch.zeros(650), first=number == 1)
     every = np.where(found.coins, 1, -1)[1:] * found.scores[1:]
@@ -302,19 +292,19 @@ def test_scores_of_coins_are_independent_and_of_the_law_that_the_ledger_says() -
 
 
 def test_fewer_than_all_requests_have_their_own_mu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpriv.runs.in_run_canaries.affordable", lambda *others: Plan(24, 15, 24))
+    monkeypatch.setattr("fedpriv.runs.in_run_canaries.affordable", lambda *others: in_run_canaries.Plan(24, 15, 24))
     assert planned(*FEDLDP, "num_rounds=60").mu == pytest.approx(2 * 15**0.5)
 
 
 def test_a_run_without_canaries_says_what_they_would_have_taken_and_shown(tmp_path: Path) -> None:
     long = ("num_rounds=60", "local.epochs=60", "strategy.client.noise_multiplier=10")
-    offer = audit_offer(Worker(compose([*SIZE, *FEDLDP, *long])), 7.3)["in_run_offer"]
-    assert offer["cheap"] and offer["coins"] > 10_000 and offer["share"] <= SHARE
+    offer = in_run_canaries.audit_offer(Worker(compose([*SIZE, *FEDLDP, *long])), 7.3)["in_run_offer"]
+    assert offer["cheap"] and offer["coins"] > 10_000 and offer["share"] <= in_run_canaries.SHARE
     assert 3 < offer["would_show"] < offer["would_show_if_gaussian"] < gaussian_epsilon(2 / 10 * 60**0.5, 1e-5)
     assert run(tmp_path / "run", *FEDLDP)["privacy"]["in_run_offer"]["cheap"] is False
-    of_examples = audit_offer(Worker(compose([*SIZE, *DPSGD])), 7.3)["in_run_offer"]
+    of_examples = in_run_canaries.audit_offer(Worker(compose([*SIZE, *DPSGD])), 7.3)["in_run_offer"]
     assert "would_show" not in of_examples and of_examples["at_most"] > 0
-    assert audit_offer(Worker(compose([*SIZE, *FEDLDP])), float("inf")) == {}
+    assert in_run_canaries.audit_offer(Worker(compose([*SIZE, *FEDLDP])), float("inf")) == {}
 
 
 def test_an_offer_that_cannot_be_made_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,4 +312,4 @@ def test_an_offer_that_cannot_be_made_ends_no_run(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("no schedule")
 
     monkeypatch.setattr("fedpriv.runs.in_run_canaries.InRunAudit", broken)
-    assert audit_offer(Worker(compose([*SIZE, *FEDLDP])), 7.3) == {}
+    assert in_run_canaries.audit_offer(Worker(compose([*SIZE, *FEDLDP])), 7.3) == {}

@@ -407,8 +407,6 @@ PREPARED = ("fedpriv.commands.runs", "fedpriv.runs.start", "fedpriv.report.page"
 #: Of the generated folders, so many runs of the tests take all in turn.
 PARTS = 60
 COMMANDS = ("load", *hostile_folders.COMMANDS)
-#: What names code, elsewhere or without end is given to every command each time, the others in turn.
-ALWAYS = [(name, command) for name in list(hostile_folders.SPECIAL)[:1] for command in COMMANDS]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import copy
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -28,14 +28,6 @@ def build(
     name: str, shape: tuple[int, int, int] = GREY, classes: int = 10, seed: int = 0, **options: object
 ) -> nn.Module:
     return build_model(ModelConfig(name=name, **options), shape, classes, seed)  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 # --- sizes and blocks ------------------------------------------------------------------------------------

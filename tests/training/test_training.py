@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import making
 import numpy as np
 import pytest
@@ -19,14 +17,6 @@ from clients.fedavg import FedAvgClient
 from clients.fedprox import FedProxClient
 from fedpriv.config.schema import LocalConfig
 from fedpriv.training.sequential import FlatModel, LocalData, SequentialTrainer, Training, draw_batches
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def local(**changes: object) -> LocalConfig:
