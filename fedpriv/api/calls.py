@@ -700,6 +700,10 @@ def ask(
 
     Raises `OptionError` for a wrong question, schema or option, `DataError` for a table that cannot be read.
     """
+    names = {override.key_or_group: override.input_line for override in parse(options)}
+    for name, words in {"privacy.target_epsilon": "epsilon=", "privacy.delta": "delta="}.items():
+        if name in names:  # the later of two values would count in silence
+            raise OptionError("options", names[name], f"is an argument of this call: {words}")
     held = not isinstance(table, str | Path)
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as place:
         own = [
@@ -711,7 +715,6 @@ def ask(
         ]
         if held:  # no copy of the rows stays
             own.append(f"dataset.cache={quoted(place)}")
-        names = {option.partition("=")[0] for option in options}
         defaults = ("num_clients=1", "strategy.client.form=central", "engine=inprocess")
         own += [option for option in defaults if option.partition("=")[0] not in names]
         try:

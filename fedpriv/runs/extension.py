@@ -54,8 +54,11 @@ def extend_run(path: Path, overrides: Sequence[str]) -> None:
             words = "a deployment's clients keep their own accounts: start another run, which they price with this one"
             raise RunFolderError(f"{folder.path}: {words}")
         if summary["rounds"] < before.num_rounds:
-            words = f"ended after {summary['rounds']} of {before.num_rounds} rounds, its clients' budgets were spent"
-            raise RunFolderError(f"{folder.path}: this run {words}: rerun={folder.path} privacy.max_epsilon=...")
+            words, option = "its clients' budgets were spent", "privacy.max_epsilon"
+            if before.evaluate.patience is not None:
+                words, option = "its evaluations got no better", "evaluate.patience"
+            words = f"this run ended after {summary['rounds']} of {before.num_rounds} rounds, {words}"
+            raise RunFolderError(f"{folder.path}: {words}: rerun={folder.path} {option}=...")
         after = extended(before, overrides)
         _check_budget(before, after, folder)
         folder.refuse_unrepeatable(before)

@@ -82,6 +82,12 @@ def test_a_larger_budget_lets_clients_go_on(run: Run) -> None:
         extend_run(same, ["num_rounds=9"])
 
 
+def test_a_run_that_got_no_better_is_not_said_to_have_spent_its_budget(run: Run) -> None:
+    folder = run(*SMALL, "strategy=fedavg", "num_rounds=5", "local.lr=1e-9", "evaluate.patience=1")
+    with pytest.raises(RunFolderError, match=r"got no better: rerun=\S+ evaluate\.patience="):
+        extend_run(folder, ["num_rounds=9"])
+
+
 def test_what_adaptive_noise_happened_to_spend_is_not_made_a_guarantee(run: Run) -> None:
     """By a budget that is set, or lowered, to what was spent."""
     own = "strategy.client"
