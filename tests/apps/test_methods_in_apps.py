@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -447,6 +448,11 @@ def test_a_method_of_ones_own_runs_in_an_app(tmp_path: Path, monkeypatch: pytest
         assert strategy.privacy.verified == pytest.approx(gaussian_epsilon(np.sqrt(2) * 2 / 4.0, 1e-5), rel=1e-6)
         with pytest.raises(OptionError, match=r"sigma=3: mine has no such option; allowed: .*noise_multiplier"):
             server("mine")(sigma=3)
+        monkeypatch.setattr(client("mine").kind(), "charges", lambda *given: ())  # as where somebody forgot it
+        with pytest.raises(RunFailed, match="charges nothing"):
+            started("mine", AppNodes(app("mine", "function")))
+        strategy, _ = started("mine", AppNodes(app("mine", "function", trusts_server=True)))
+        assert strategy.privacy.verified == math.inf and "charges nothing" in str(strategy.privacy.reasons)
 
 
 # --- what is trained -------------------------------------------------------------------------------------------------
