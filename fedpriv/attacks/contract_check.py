@@ -113,8 +113,10 @@ def _few(config: Config, least: int) -> tuple[Config, int]:
     clients = max(least, config.strategy.options.min_replies)
     plain = compose(["engine=inprocess", f"num_clients={clients}", f"clients_per_round={clients}"])
     once = config.strategy.options.participation == "once" or config.strategy.options.participations == 1
+    counts = config.dataset.examples  # of nodes, fewer than here: the others would not answer, and nothing be compared
     few = config.model_copy(
         update={
+            "dataset": config.dataset.model_copy(update={"examples": (counts * clients)[:clients]}),
             "partition": plain.partition,
             "engine": plain.engine.model_copy(update={"device": "cpu", "trainer": config.engine.trainer}),
             "local": config.local.model_copy(update={"epochs": 1, "steps": 1, "momentum": 0.0}),

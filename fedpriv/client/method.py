@@ -45,6 +45,7 @@ from fedpriv.training.sequential import Clipping
 
 #: Of a release without noise.
 SENT_AS_IT_IS = "updates are sent without noise"
+NOT_CHARGED = "the method charges nothing for what it sends"
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,14 @@ class Method:
     @final
     def all_charges(self, state: Any = None) -> tuple[Charge, ...]:
         """What a participation costs: its release, and the statistics beside it."""
-        return (*self.charges(state), *self.statistics.charges)
+        return (*self._release_charges(state), *self.statistics.charges)
+
+    def _release_charges(self, state: Any) -> tuple[Charge, ...]:
+        """What the release costs: without a bound, where the method forgot it."""
+        found = self.charges(state)
+        if any(map(self._is_own, found)) or self.rounds_at_once > 1:  # or the first round pays
+            return found
+        return (*found, Charge(NoBound(threat=self.threat, reason=NOT_CHARGED), exact=True))
 
     @final
     def keeps_answer(self, charges: Sequence[Charge]) -> bool:
@@ -309,8 +317,8 @@ class Method:
         if not self.books_itself:
             return (), ()
         if self.measuring:
-            return self.statistics.charges, self.charges(own)
-        return (self.charges(own) if self.traits.measures_first else self.all_charges(own)), ()
+            return self.statistics.charges, self._release_charges(own)
+        return (self._release_charges(own) if self.traits.measures_first else self.all_charges(own)), ()
 
     @final
     def released(self, trained: Trained, release: Release) -> Release:

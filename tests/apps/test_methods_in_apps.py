@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import nn
 
 import fedpriv
 from fedpriv import flower
+from fedpriv.attacks.contract_check import check_contract
 from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.config.compose import compose
 from fedpriv.config.methods import METHODS
@@ -447,6 +449,14 @@ def test_a_method_of_ones_own_runs_in_an_app(tmp_path: Path, monkeypatch: pytest
         assert strategy.privacy.verified == pytest.approx(gaussian_epsilon(np.sqrt(2) * 2 / 4.0, 1e-5), rel=1e-6)
         with pytest.raises(OptionError, match=r"sigma=3: mine has no such option; allowed: .*noise_multiplier"):
             server("mine")(sigma=3)
+        alone = strategy.config(1, 1)  # of one node: its release is held against others' all the same
+        alone = alone.model_copy(update={"model": alone.model.model_copy(update={"arrays": (("w", (2, 3)),)})})
+        assert check_contract(alone).clients == 16
+        monkeypatch.setattr(client("mine").kind(), "charges", lambda *given: ())  # as where somebody forgot it
+        with pytest.raises(RunFailed, match="charges nothing"):
+            started("mine", AppNodes(app("mine", "function")))
+        strategy, _ = started("mine", AppNodes(app("mine", "function", trusts_server=True)))
+        assert strategy.privacy.verified == math.inf and "charges nothing" in str(strategy.privacy.reasons)
 
 
 # --- what is trained -------------------------------------------------------------------------------------------------
