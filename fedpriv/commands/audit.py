@@ -89,7 +89,7 @@ def _print(audited: Audited) -> bool:
         say(
             f"{scope.name}: {scope.audit}; {scope.dimension:,} numbers of {scope.path}; worst pair: {scope.pair}; "
             f"looked at {scope.looked_at} in each world; "
-            f"at the verified epsilon it would have shown {_shown(scope.expected)}, {at_most(scope.attainable)}"
+            f"at the verified epsilon it would have shown {_shown(scope.expected)} or more, {at_most(scope.attainable)}"
         )
         for bound in scope.sharper:
             say(f"{scope.name}, under an assumption: {bound}")

@@ -136,7 +136,7 @@ def _audit(audit: Audited, scope: str, detail: str) -> Figure:
     detail += f". Verdict: {audit.verdict}" if audit.verdict else ""
     if most is not None and math.inf not in (most, value):
         if audit.audited_expected:
-            detail += f". At the verified epsilon the audit would have shown {figure(audit.audited_expected)}"
+            detail += f". At the verified epsilon the audit would have shown {figure(audit.audited_expected)} or more"
         detail += f". A perfect attack would have shown at most {figure(most)}: larger epsilons are not tested"
     left = promise(value) if value is None or math.isinf(value) else f"at best {promise(value)}"
     return Figure("audited", figure(value), scope, detail, left)

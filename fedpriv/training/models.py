@@ -65,8 +65,9 @@ def build_model(
     config = resolve_model(config, shape, text=text)
     if (config.name in language_models.BUILDERS) != (text is not None) and config.name not in ("constant", "custom"):
         words = "reads text" if text is None else "reads no token ids, and these examples are text"
-        known = [*_BUILDERS] if text is None else [*language_models.BUILDERS]
-        raise OptionError("model", config.name, f"{words}; allowed: auto, {', '.join(known)}, custom")
+        pictures = ", ".join(_BUILDERS) if len(shape) == 3 else VECTOR_MODELS
+        known = pictures if text is None else ", ".join(language_models.BUILDERS)
+        raise OptionError("model", config.name, f"{words}; allowed: auto, {known}, custom")
     # torch's initialisers take no generator: the global state is restored
     with torch.random.fork_rng(devices=[]), _fits(config):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed records a stack trace, a millisecond
@@ -327,6 +328,8 @@ def _moments(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
     return _blocks(head=[Moments(_numel(shape), classes, bound_of(config.bound, _numel(shape)), config.head)])
 
 
+#: Of `_BUILDERS`, those that train on vectors.
+VECTOR_MODELS = "linear, softmax, mlp"
 _BUILDERS = {
     "linear": _linear,
     "softmax": _softmax,
@@ -427,7 +430,7 @@ def _numel(shape: Shape) -> int:
 def _at_least(config: ModelConfig, shape: Shape, side: int) -> None:
     if len(shape) != 3:
         words = f"reads pictures, and these examples are vectors of {math.prod(shape)} numbers"
-        raise OptionError("model", config.name, f"{words}; allowed: auto, linear, softmax, mlp, custom")
+        raise OptionError("model", config.name, f"{words}; allowed: auto, {VECTOR_MODELS}, custom")
     if min(shape[1:]) < side:
         raise OptionError(
             "model", config.name, f"needs pictures of at least {side}x{side}, these are {shape[1]}x{shape[2]}"

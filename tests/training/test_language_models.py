@@ -185,7 +185,7 @@ def test_ids_are_read_as_int64_and_refused_outside_the_vocabulary() -> None:
     ("config", "text", "words"),
     [
         ({"name": "cnn"}, Text(9), "model=cnn: .*allowed: auto, bag, gru, transformer, custom"),
-        ({"name": "bag"}, None, "model=bag: reads text; allowed: auto, linear"),
+        ({"name": "bag"}, None, "model=bag: reads text; allowed: auto, linear.*cnn"),
         ({"name": "transformer", "heads": 5}, Text(9), "model.heads=5: must divide model.embedding, 32"),
         ({"name": "gru", "embedding": 0}, Text(9), "model.embedding=0: .*at least 1"),
     ],
@@ -194,6 +194,12 @@ def test_a_model_of_something_else_is_refused(config: dict[str, Any], text: Text
     with pytest.raises(OptionError, match=words):
         build_model(ModelConfig(**config), (TOKENS,) if text else (1, 8, 8), 3, 0, text)
     assert resolve_model(ModelConfig(name="auto"), (TOKENS,), text=Text(9)).name == "bag"
+
+
+@pytest.mark.parametrize("name", ["gru", "cnn"])
+def test_what_vectors_allow_is_what_they_take(name: Any) -> None:
+    with pytest.raises(OptionError, match=r"allowed: auto, linear, softmax, mlp, custom$"):
+        build_model(ModelConfig(name=name), (TOKENS,), 3, 0)
 
 
 # --- runs --------------------------------------------------------------------------------------------------
