@@ -25,6 +25,7 @@ from clients.fedldp import FedLDPClient
 from fedpriv.attacks import release_audit
 from fedpriv.attacks.client_canaries import audit_training
 from fedpriv.attacks.release_audit import ALL_NUMBERS, DIMENSION, audit_config, audit_mechanism, planned_looks
+from fedpriv.attacks.release_views import low_bits
 from fedpriv.client.base import Client
 from fedpriv.client.build import make_client
 from fedpriv.client.contract import Neighbours, PublicFacts, Site
@@ -37,7 +38,7 @@ from fedpriv.config.compose import CONF, compose
 from fedpriv.config.methods import ExampleLevelOptions
 from fedpriv.config.own_options import group_choices
 from fedpriv.engines.worker import Worker
-from fedpriv.mechanisms.noise import SeededNoise, clip
+from fedpriv.mechanisms.noise import SeededNoise, add_normal_finely, add_normal_to_sum, clip, grid_step
 from fedpriv.privacy.auditor import audit, verdict
 from fedpriv.privacy.claimed import Claim
 from fedpriv.privacy.composition import compose as compose_events
@@ -510,3 +511,24 @@ def test_long_releases_get_the_trials_that_there_is_time_for_and_many_of_a_short
     assert sum(2 * look.trials * look.dimension for look in looks if look.dimension > DIMENSION) <= ALL_NUMBERS
     one = planned_looks(make_client(compose(["strategy=privunit"])), 1, 200_000, 650)
     assert {look.dimension for look in one} == {650} and one[0].trials == 200_000
+
+
+@pytest.mark.parametrize("add", ["sum", "finely"])
+def test_the_auditors_noise_tells_nothing_between_float32_numbers(add: str) -> None:
+    """How many numbers of a sum end in zeros, with and without a client; by plain seeded noise it is told."""
+
+    def apart(source: type[SeededNoise]) -> float:
+        worlds = []
+        for length in (0.0, 1.0):
+            part, noise = torch.full((1500, 650), length / math.sqrt(650)), source(0, int(length))
+            if add == "sum":
+                total = add_normal_to_sum([part], part.shape, 1.0, noise)
+            else:
+                total = add_normal_finely(part, 1.0, noise).float()
+            worlds.append((low_bits(total) == 0).sum(1).double())
+        spread = torch.stack([world.var() / len(world) for world in worlds]).sum().sqrt()
+        return float((worlds[1].mean() - worlds[0].mean()) / spread)
+
+    assert abs(apart(release_audit._SmoothNoise)) < 4 and abs(apart(SeededNoise)) > 8
+    drawn, plain = (source(3, "key").normal((50, 7), 2.0) for source in (release_audit._SmoothNoise, SeededNoise))
+    assert (drawn - plain).abs().max() <= grid_step(2.0)
