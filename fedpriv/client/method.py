@@ -275,7 +275,8 @@ class Method:
     def _release_charges(self, state: Any) -> tuple[Charge, ...]:
         """What the release costs: without a bound, where the method forgot it."""
         found = self.charges(state)
-        if any(map(self._is_own, found)) or self.rounds_at_once > 1:  # or the first round pays
+        paid = self.round > 1 and getattr(self.options, "secret_cohorts", False)  # with an earlier round
+        if paid or any(map(self._is_own, found)):
             return found
         return (*found, Charge(NoBound(threat=self.threat, reason=NOT_CHARGED), exact=True))
 
