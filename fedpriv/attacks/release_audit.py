@@ -270,16 +270,21 @@ class _SmoothNoise(SeededNoise):
         self._between = SeededNoise(*key, "between float32 numbers")
 
     def normal(self, shape: Shape, std: float = 1.0) -> Tensor:
-        if (step := grid_step(std)) == 0:
-            return super().normal(shape, std)
-        return self._smooth(shape, std).div_(step).round_().mul_(step).float()
+        return self._on_grid(super().normal(shape, std), std)
+
+    def on_device(self, shape: Shape, std: float, device: torch.device) -> Tensor:
+        return self._on_grid(super().on_device(shape, std, device), std)
 
     def fine_normal(self, shape: Shape, std: float, device: torch.device = CPU) -> Tensor:
-        return self._smooth(shape, std).to(device)
+        return self._moved(super().fine_normal(shape, std, device), std)
 
-    def _smooth(self, shape: Shape, std: float) -> Tensor:
-        """The same draws, each moved by less than a step of the grid (float64 [shape])."""
-        return super().normal(shape, std).double().add_(self._between.uniform(shape).sub_(0.5).mul_(grid_step(std)))
+    def _on_grid(self, drawn: Tensor, std: float) -> Tensor:
+        step = grid_step(std)
+        return self._moved(drawn.double(), std).div_(step).round_().mul_(step).float() if step else drawn
+
+    def _moved(self, drawn: Tensor, std: float) -> Tensor:
+        """Each by half a step of the grid at most (float64)."""
+        return drawn + self._between.uniform(drawn.shape).sub_(0.5).mul_(grid_step(std)).to(drawn.device)
 
 
 def _sample_of(client: Client, look: Look, seed: int, matched: bool) -> tuple[Any, int]:

@@ -216,16 +216,7 @@ def test_two_forms_are_refused():
 # --- DP-FedAvg whose trusted server moves the clip norm: one Gaussian a round, whatever the norms are --------------
 
 
-FIXED = (
-    "strategy=dpfedavg",
-    "strategy.client.form=central",
-    "strategy.server.client_sampling=poisson",
-    "num_clients=20",
-    "clients_per_round=5",
-    "num_rounds=6",
-    "strategy.client.noise_multiplier=2.0",
-)
-MOVING = (*FIXED, "strategy.server.clipping=quantile")
+MOVING = (*CENTRAL, "strategy.server.clipping=quantile")
 OPTIONS: dict[str, Any] = {
     "form": "central",
     "epsilon": 1.0,
@@ -332,7 +323,7 @@ def test_the_sum_is_clipped_by_the_rounds_own_c(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_clients_send_what_their_c_would_have_cut() -> None:
-    moving, fixed = (make_client(compose([*options, "strategy.client.clip_norm=0.1"])) for options in (MOVING, FIXED))
+    moving, fixed = (make_client(compose([*options, "strategy.client.clip_norm=0.1"])) for options in (MOVING, CENTRAL))
     update = torch.full((16,), 2.0)
     assert torch.equal(moving.release(update, None, SeededNoise(1)).value, update)
     assert float(fixed.release(update, None, SeededNoise(1)).value.norm()) <= 0.1
@@ -342,7 +333,7 @@ def test_clients_send_what_their_c_would_have_cut() -> None:
 
 
 def test_the_price_is_that_of_a_fixed_c(run: Run) -> None:
-    moving, fixed = run(*MOVING), run(*FIXED)
+    moving, fixed = run(*MOVING), run(*CENTRAL)
     bills = [json.loads((folder / "summary.json").read_text())["privacy"] for folder in (moving, fixed)]
     assert bills[0]["verified_epsilon"] == bills[1]["verified_epsilon"] > 0
     assert [entry["mechanism"] for entry in ledger_of(moving)] == ["poisson_gaussian"] * 6
