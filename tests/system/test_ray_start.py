@@ -27,6 +27,7 @@ from fedpriv.common.errors import OptionError, RunFailed
 from fedpriv.common.places import ROOT, import_path
 from fedpriv.config.compose import compose, read_config
 from fedpriv.engines import ray_pool
+from fedpriv.engines.keeping import end_kept
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -117,6 +118,7 @@ class FakeRay:
         self.stopped += 1
 
     def put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+        end_kept()  # the real one: a pool that cannot see its Ray any more lets go of it, and that ends this process
         monkeypatch.setattr(ray, "init", self.init)
         monkeypatch.setattr(ray, "shutdown", self.shutdown)
         monkeypatch.setattr(ray, "is_initialized", lambda: False)
