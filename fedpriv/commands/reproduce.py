@@ -16,8 +16,9 @@ computes what needs no run.
 
 Makes the runs that are missing, several at a time, and resumes after an interruption. What OUT holds already counts. A
 finished run is found by the digest of its options, whatever the code is now; one that runs.parquet marks as superseded
-is repeated. Writes OUT/PAPER/README.md (tables, verdicts), results.json, runs.parquet, tables/*.csv, figures/*.svg; the
-runs' folders are in OUT/PAPER/runs. With two studies or more in OUT, the head of OUT/README.md says what all found.
+is repeated. Writes OUT/PAPER/README.md (verdicts, figures), details.md (also the claims' words and every table),
+results.json, runs.parquet, tables/*.csv, figures/*.svg; the runs' folders are in OUT/PAPER/runs. With two studies or
+more in OUT, the head of OUT/README.md says what all found.
 """
 
 from __future__ import annotations

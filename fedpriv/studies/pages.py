@@ -45,6 +45,7 @@ def _templates() -> Environment:
         "distinct": distinct,
     }
     found.globals |= {"table": markdown_table, "counted": counted, "in_numbers": in_numbers, "how": _how}
+    found.globals |= {"short_rows": _short_rows, "untested_rows": _untested_rows}
     found.globals |= {"claim_rows": _claim_rows, "notes_of": _notes_of, "cell_rows": _cell_rows}
     found.globals |= {"commits": stored.commits_in_words, "ideas_counted": ideas_counted, "threat": _threat}
     found.globals |= {"metric": metric_name, "outcome": outcome, "board_rows": _board_rows, "remarks": _remarks}
@@ -110,7 +111,8 @@ def sections(claims: Sequence[Claim]) -> dict[str, list[Claim]]:
     return {words: some for words, some in found.items() if some}
 
 
-def paper_page(it: PaperResults) -> str:
+def paper_pages(it: PaperResults) -> dict[str, str]:
+    """File -> its text: README.md, which is read, and details.md, where a claim or a figure is looked up."""
     parts = dict.fromkeys(part for claim in it.claims for part in claim.setting.split("; ") if part)
     raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
     marks = {part: str(number).translate(raised) for number, part in enumerate(parts, 1)}
@@ -121,21 +123,21 @@ def paper_page(it: PaperResults) -> str:
     for one in it.tables:
         if one not in measured:
             not_run.setdefault("; ".join(distinct(one, "missing")), []).append(f"{one.title} ({one.source})")
-    return rendered(
-        "paper",
-        it=it,
-        origin=it.provenance.model_copy(
+    facts = {
+        "it": it,
+        "origin": it.provenance.model_copy(
             update={"versions": {n: v for n, v in it.provenance.versions.items() if n != stored.DIGEST}}
         ),
-        marks=marks,
-        moved=[(short(one.claim), one.before, one.verdict, one.rule or "the protocol's margins") for one in moved],
-        new=[one for one in it.listed if one.before == "new"],
-        beyond=[_beyond_row(one, marks) for one in it.claims if one.beyond],
-        shared=dict(zip(shared, ascii_lowercase, strict=False)),
-        not_run=not_run,
-        sections=sections(it.listed),
-        measured=measured,
-    )
+        "marks": marks,
+        "moved": [(short(one.claim), one.before, one.verdict, one.rule or "the protocol's margins") for one in moved],
+        "new": [one for one in it.listed if one.before == "new"],
+        "beyond": [_beyond_row(one, marks) for one in it.claims if one.beyond],
+        "shared": dict(zip(shared, ascii_lowercase, strict=False)),
+        "not_run": not_run,
+        "sections": sections(it.listed),
+        "measured": measured,
+    }
+    return {"README.md": rendered("paper", **facts), "details.md": rendered("details", **facts)}
 
 
 def short(claim: str) -> str:
@@ -166,6 +168,18 @@ def _claim_rows(claims: Sequence[Claim], marks: Mapping[str, str]) -> Iterator[t
         verdict = f"**{claim.verdict}**" + (f", {claim.kind}" if claim.place == "not" else "")
         verdict += f". It needs {claim.needs}." if claim.needs else ""
         yield claim.claim, f"{quotes} ({where})" if quotes else where, verdict, _marked(claim, marks)
+
+
+#: After what a claim's words say first.
+REST = re.compile(r"(\. |; blocks of seeds|, by the sign test|\.$).*", re.DOTALL)
+
+
+def _short_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
+    return ((short(claim.claim), f"**{claim.verdict}**", REST.sub("", claim.words)) for claim in claims)
+
+
+def _untested_rows(claims: Sequence[Claim]) -> Iterator[tuple[str, ...]]:
+    return ((short(claim.claim), claim.needs) for claim in claims)
 
 
 def distinct(table: Table, what: str) -> list[str]:
@@ -204,7 +218,7 @@ def _value(cell: Cell, unit: str, seeds: int) -> str:
 
 
 def write_paper(it: PaperResults, folder: Path) -> None:
-    """README.md and tables/*.csv."""
+    """The two pages and tables/*.csv."""
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     header = ("row", "column", "mean", "std", "ci95_half_width", "seeds", "reported", "missing", "superseded")
     for table in it.tables:
@@ -214,7 +228,8 @@ def write_paper(it: PaperResults, folder: Path) -> None:
             numbers = (found.mean, found.std, found.half_width, found.n)
             lines.append((row, column, *numbers, cell.reported, cell.missing, cell.superseded))
         write_atomic(folder / "tables" / f"{table.name}.csv", csv_text(header, lines, "\r\n"))
-    write_atomic(folder / "README.md", paper_page(it))
+    for file, text in paper_pages(it).items():
+        write_atomic(folder / file, text)
 
 
 # --- boards ------------------------------------------------------------------------------------------------

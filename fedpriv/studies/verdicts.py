@@ -346,7 +346,8 @@ def _part(one: Values, other: Values, sides: Sides, notes: Sequence[str], nothin
 
 def _together(parts: Sequence[_Part], level: bool = True) -> Outcome:
     nothing = [part.nothing for part in parts]
-    words = [part.words for part in parts]
+    least_sure_first = sorted(parts, key=lambda part: (part.nothing, part.sides.fails))
+    words = [part.words for part in least_sure_first]
     if any(nothing) and not all(nothing):
         words.append("So it can fail here, and not hold")
     verdict, only = CANNOT if all(nothing) else OPEN, parts[0].difference if len(parts) == 1 else None

@@ -15,7 +15,7 @@ from fedpriv.report.words import plus_minus
 from fedpriv.studies import front_page, papers
 from fedpriv.studies.boards import read_boards
 from fedpriv.studies.front_page import BEGIN, END, head, main, promises, read, refresh, refresh_beside
-from fedpriv.studies.pages import board_pages, ideas_counted, in_numbers, markdown_table, paper_page
+from fedpriv.studies.pages import board_pages, ideas_counted, in_numbers, markdown_table, paper_pages, short
 from fedpriv.studies.results import Board, Entry, Estimate, Leaderboard, PaperResults, RunRecord, read_runs, read_study
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -54,7 +54,8 @@ def test_a_papers_page_is_that_of_its_results_and_these_of_its_file(paper: str) 
     for _, _, cell in (one for table in results.tables for one in table.cells):
         assert set(cell.runs) <= known and (cell.measured is None) == (not cell.runs)
     assert all((RESULTS / paper / figure.file).is_file() for figure in results.figures)
-    assert (RESULTS / paper / "README.md").read_text(encoding="utf-8") == paper_page(results)
+    written = {file.name: file.read_text(encoding="utf-8") for file in (RESULTS / paper).glob("*.md")}
+    assert written == paper_pages(results)
 
 
 def test_the_boards_pages_are_those_of_their_results_and_these_of_their_files() -> None:
@@ -84,6 +85,22 @@ def test_the_committed_head_is_what_the_committed_results_give(committed: Studie
     above = page.partition("\n| idea |")[0]
     assert len(above.split()) <= 600
     assert re.sub("[*]", "", made.split("\n")[2]).startswith("Trained in a paper's own setting, ")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_papers_page_is_short_and_has_every_verdict_with_what_decides_it(paper: str) -> None:
+    """Of several comparisons the one that is least sure."""
+    page, claims = (RESULTS / paper / "README.md").read_text(), read_study(RESULTS / paper, PaperResults).listed
+    assert len(page.split()) <= 2000 and "](details.md)" in page
+    rows = [line.strip("| ").split(" | ") for line in page.split("\n") if line.startswith("| ")]
+    found = Counter((row[0], row[1].strip("*")) for row in rows)
+    tested = Counter((short(one.claim), one.verdict if one.place != "not" else one.needs) for one in claims)
+    assert not tested - found
+    for one in claims:
+        if one.verdict == "does not hold" and one.kind == "training":
+            row = next(row for row in rows if row[:2] == [short(one.claim), "**does not hold**"])
+            highest = float(re.findall(r"\[[-+.\d]+, ([-+.\d]+)\]", row[2])[0])
+            assert highest < 0 or "no effect" in row[2] or "a gain below" in row[2] or "wanted within" in row[2], row
 
 
 def test_no_page_of_the_boards_is_long() -> None:
@@ -150,7 +167,7 @@ def test_every_claim_that_nothing_decides_says_what_would(committed: Studies) ->
         said.append(f"{len(claims)} ({', '.join(f'{need} {count}' for need, count in counts)})")
     assert f"not tested {said[0]}; open {said[1]}." in head(*committed)
     for name, paper in committed[0].items():
-        page = (RESULTS / name / "README.md").read_text()
+        page = (RESULTS / name / "details.md").read_text()
         assert page.count(". It needs ") == sum(bool(one.needs) for one in paper.claims)
 
 

@@ -79,13 +79,12 @@ def test_tables_verdicts_and_figures_are_written(reproduced: Path) -> None:
     with (reproduced / "tables" / "noise.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["row"] for row in rows] == ["little noise", "much noise"] and rows[0]["seeds"] == "2"
-    page = (reproduced / "README.md").read_text()
-    assert page == pages.paper_page(results)
-    assert "A leak | with a bar." in page and "| It is private | Theorem 1 | **does not hold** |" in page
-    assert (
-        "- Order of the rows in accuracy: of 1 pairs 0 are as reported, 1 the other way round" in page
-        and "![Curves:" in page
-    )
+    readme, page = ((reproduced / name).read_text() for name in ("README.md", "details.md"))
+    assert {"README.md": readme, "details.md": page} == pages.paper_pages(results)
+    assert "A leak | with a bar." in readme and "![Curves:" in readme
+    assert "| It is private | **does not hold** | " in readme
+    assert "| It is private | Theorem 1 | **does not hold** |" in page
+    assert "- Order of the rows in accuracy: of 1 pairs 0 are as reported, 1 the other way round" in page
     assert "Theorem 1. Computed." in page and "\n- Other pictures (Table 2): " in page
     assert "half width of the 95 % interval over 2 seeds; in brackets what the paper reports." in page
 
@@ -104,13 +103,13 @@ def test_the_setting_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert claims["private"].setting == claims["pictures"].setting == "" and claims["private"].place == "own"
     assert "repaired: " in claims["private"].words
     assert results.tables[0].notes == ("At both scales: ours.", "At scale=small: 2 rounds in place of 200.")
-    page = (tmp_path / "out" / "made_up" / "README.md").read_text()
-    assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in page
+    readme, page = ((tmp_path / "out" / "made_up" / name).read_text() for name in ("README.md", "details.md"))
+    assert "`python -m fedpriv.reproduce paper=made_up scale=small seeds=2`" in readme
     row = next(line for line in page.split("\n") if line.startswith("| Much noise is better"))
     assert row.endswith(" ¹ ² |") and "Corrected p" in row
     assert page.count("¹ Not the paper's setting: ours.") == page.count("² Not the paper's setting: 2 rounds in") == 1
-    little, gap = (page.partition("It has ")[2].split(", ")[place] for place in (0, 1))
-    assert little.endswith(" %") and gap.startswith("+") and gap.endswith(" points more") and ", 0 printed." in page
+    little, gap = (readme.partition("It has ")[2].split(", ")[place] for place in (0, 1))
+    assert little.endswith(" %") and gap.startswith("+") and gap.endswith(" points more") and ", 0 printed." in readme
 
 
 SEARCH = {
@@ -281,21 +280,21 @@ def test_a_fresh_checkout_goes_on_from_the_rows_of_a_study(
 
     assert mark_results.main(["strategy=fedprox", "reason=x", f"results={out.parent}"]) == 2
     assert mark_results.main(["strategy=fedcad", "reason=x", f"results={out.parent}"]) == 0
-    assert "to be made anew" not in (out / "README.md").read_text()  # its plans are of another kind
+    assert "to be made anew" not in (out / "details.md").read_text()  # its plans are of another kind
     assert mark_results.main(["strategy=fedldp", "reason=its noise changed", f"results={out.parent}"]) == 0
     results, marked = results_of(tmp_path), read_runs(out)
     assert all((run.superseded is not None) == (run.kind == "train") for run in marked)
     cells = {table.name: table.rows[0].cells[0] for table in results.tables}
     assert cells["noise"].superseded == "its noise changed" and cells["epsilon"].superseded is None
-    page = (out / "README.md").read_text()
+    readme, page = ((out / name).read_text() for name in ("README.md", "details.md"))
     assert "- †: to be made anew: its noise changed" in page and "to be made anew: 4 of fedldp" in page
-    assert page == pages.paper_page(results)
+    assert {"README.md": readme, "details.md": page} == pages.paper_pages(results) and "to be made anew (†" in readme
 
     assert call(tmp_path, "run=false") == 0 and trained == []
     assert call(tmp_path) == 0
     assert sorted(trained) == sorted(run.name for run in marked if run.kind == "train")
     again = read_runs(out)
-    assert all(run.superseded is None for run in again) and "†" not in (out / "README.md").read_text()
+    assert all(run.superseded is None for run in again) and "†" not in (out / "details.md").read_text()
     figures = [run.summary["accuracy"] for run in again if run.kind == "train"]
     assert figures == [run.summary["accuracy"] for run in marked if run.kind == "train"]
 
