@@ -305,7 +305,8 @@ def _claim(name: str, claim: ClaimSpec, found: Measured, settled: Outcome) -> Cl
 def _needs(claim: ClaimSpec, found: Measured, settled: Outcome) -> str:
     """What would decide a claim that is not decided."""
     fresh = claim.confirming()
-    cells = [cell for one in (claim, fresh) if one for test in (one.test, one.otherwise) if test for cell in test.cells]
+    asked = [one for one in (None if settled.late and fresh else claim, fresh) if one]
+    cells = [cell for one in asked for test in (one.test, one.otherwise) if test for cell in test.cells]
     if settled.verdict in (HOLDS, FAILS):
         return ""
     if any("the pictures of" in found.missing.get(cell, "") for cell in cells):

@@ -112,7 +112,7 @@ class Study(Protocol):
 class Outcome:
     """estimated: whether anything was measured for it. sides: how sure it is, before Holm's correction, where it was
     measured over seeds or is an estimate; p: after it. level: whether a failure decides, or only tells that the setting
-    is another one. A verdict `CANNOT` stays whatever the sides are.
+    is another one. late: it is open for want of fresh seeds alone. A verdict `CANNOT` stays whatever the sides are.
     """
 
     verdict: Verdict
@@ -122,6 +122,7 @@ class Outcome:
     sides: Sides | None = None
     p: float | None = None
     level: bool = True
+    late: bool = False
 
 
 Name = TypeVar("Name", bound=Hashable)
@@ -169,10 +170,11 @@ def _is_moved(claim: ClaimSpec, outcome: Outcome, paper: Paper) -> bool:
 def _confirmed(outcome: Outcome, fresh: Outcome | None) -> Outcome:
     late = f"{outcome.words}. By a rule made after these seeds it {outcome.verdict}"
     if fresh is None or not fresh.estimated:
-        return replace(outcome, verdict=OPEN, words=f"{late}; open until fresh seeds say so as well")
+        return replace(outcome, verdict=OPEN, late=True, words=f"{late}; open until fresh seeds say so as well")
     if fresh.verdict == outcome.verdict:
         return replace(outcome, words=f"{late}, and fresh seeds say so as well: {fresh.words}")
-    return replace(outcome, verdict=OPEN, words=f"{late}, which fresh seeds do not confirm: {fresh.words}")
+    words = f"{late}, which fresh seeds do not confirm: {fresh.words}"
+    return replace(outcome, verdict=OPEN, late=True, words=words)
 
 
 def decide(claim: ClaimSpec, study: Study) -> Outcome:

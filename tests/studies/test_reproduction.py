@@ -247,18 +247,27 @@ def test_one_table_is_made_with_the_claims_that_rest_on_it_alone(
 
 
 def test_fresh_seeds_are_made_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A verdict that the list before had differently is open without them."""
-    changed = json.loads(json.dumps(PAPER))
-    changed["tables"]["fresh"] = changed["tables"]["noise"] | {"first_seed": 100, "title": "Fresh", "seeds": 4}
+    """A verdict that the list before had differently is open without them; where they say otherwise no further seeds of
+    its own table would help.
+    """
+    changed = json.loads(json.dumps(PAPER)) | {"seeds": {"small": [2, 4, 8], "literal": 3}}
+    fresh = changed["tables"]["noise"] | {"first_seed": 100, "title": "Fresh", "seeds": 4}
+    options = {row: {"options": line["options"]} for row, line in fresh["rows"].items()}
+    rows = {row: fresh["rows"][row] | options[other] for row, other in (("little", "much"), ("much", "little"))}
+    changed["tables"] |= {"fresh": fresh, "contrary": fresh | {"title": "Contrary", "rows": rows}}
     changed["claims"]["right"] |= {"before": "not decided", "confirm": {"noise": "fresh"}}
+    changed["claims"]["unsure"] = changed["claims"]["right"] | {"confirm": {"noise": "contrary"}}
     with_paper(tmp_path, monkeypatch, **changed)
     assert call(tmp_path, "seeds=4") == 0
     results = results_of(tmp_path)
     assert results.claims[0].verdict == "not decided" and results.tables[-1].rows[0].cells[0].runs == ()
+    assert {results.claims[place].needs for place in (0, -1)} == {"seeds that its plan still has"}
     assert results.tables[-1].rows[0].cells[0].missing == "fresh seeds are run with fresh=true"
     assert call(tmp_path, "seeds=4", "fresh=true") == 0
     results = results_of(tmp_path)
-    assert results.claims[0].verdict == "holds"
+    assert results.claims[0].verdict == "holds" and results.claims[-1].verdict == "not decided"
+    assert "fresh seeds do not confirm" in results.claims[-1].words
+    assert results.claims[-1].needs == "more seeds than its plan has"
     assert {name.rpartition("-s")[2] for name in results.tables[-1].rows[0].cells[0].runs} == {
         "100",
         "101",
