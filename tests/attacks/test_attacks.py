@@ -370,6 +370,33 @@ def test_controls() -> None:
     assert "failed" in str(controls.positive(normal(0.0)(0)))
 
 
+@pytest.mark.parametrize("pairs", [20, 40, 200])
+def test_the_negative_control_keeps_its_error_where_the_model_leaks(pairs: int) -> None:
+    """A model trained on one example of every pair tells it from the other. Who is called the member is a coin."""
+    heads = np.arange(pairs + 1)
+    failed = []
+    for right in heads:
+        members = (np.arange(pairs) < right).astype(float)
+        found = controls.negative(Scored(members, 1 - members, 0.5))
+        assert found.balanced_accuracy.value == pytest.approx(balanced_accuracy(members, 1 - members, 0.5).value)
+        assert found.auc.value == pytest.approx(auc(members, 1 - members).value)
+        failed.append(not found.passed)
+    error = float(binom.pmf(heads, pairs, 0.5)[failed].sum())
+    assert failed[0] and failed[-1] and 1e-7 < error <= 1 - controls.CONFIDENCE
+
+
+def test_the_negative_control_of_scores_that_differ_keeps_its_error() -> None:
+    """20 pairs of scores, half of them told apart; 10,000 draws of the coins."""
+    rng = RNG(0)
+    scores = rng.normal(size=(2, 20)) + np.array([[3.0], [0.0]]) * (np.arange(20) < 10)
+    draws = rng.random((10_000, 20)) < 0.5
+    failed = sum(
+        not controls.negative(Scored(np.where(coins, *scores), np.where(coins, *scores[::-1]), 1.0)).passed
+        for coins in draws
+    )
+    assert failed <= binom.ppf(0.999, len(draws), 1 - controls.CONFIDENCE)
+
+
 def test_pooled_scores_keep_their_thresholds() -> None:
     parts = [Scored(np.array([5.0, 6.0]), np.array([1.0]), 4.0), Scored(np.array([-1.0]), np.array([-3.0, 0.0]), -2.0)]
     pooled = Scored.pooled(parts)
