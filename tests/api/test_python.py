@@ -194,6 +194,11 @@ def test_a_wrong_option_is_an_exception_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_option_that_is_given_twice_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert fedpriv.plan_run(["num_rounds=2", "seed=1", "seed=1", "num_rounds=3"]).config.num_rounds == 3
+    assert "fedpriv: num_rounds is given as 2 and as 3: the last one counts\n" in capfd.readouterr().err
+
+
 def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
     with pytest.raises(fedpriv.RunFolderError, match="no such run folder"):
         fedpriv.load(tmp_path / "nowhere")
