@@ -33,7 +33,7 @@ from fedpriv.checking.asking import CheckOptions
 from fedpriv.checking.checks import check_object
 from fedpriv.checking.child import check_name
 from fedpriv.checking.result import Check as CheckResult
-from fedpriv.common.command_line import hints_of, read_option, read_options
+from fedpriv.common.command_line import hints_of, read_option, read_options, take
 from fedpriv.common.errors import DataError, OptionError, RunFolderError
 from fedpriv.common.places import with_own_methods
 from fedpriv.common.run_files import bytes_in, mapping_in
@@ -514,13 +514,14 @@ def extend_run(run: Run | str | Path, options: Strings, *, quiet: bool = False) 
     beyond `privacy.target_epsilon`; `RunFolderError` for a run that has not finished.
     """
     path = folder_of(run)
-    _check_overrides(options)
-    with _guest(quiet), _resumable(path):
+    with _guest(quiet):
+        _check_overrides(options)
         from fedpriv.runs.extension import extend_run as extended
         from fedpriv.runs.start import resume_run as resumed
 
-        extended(path, list(options))
-        resumed(path)
+        with _resumable(path):
+            extended(path, list(options))
+            resumed(path)
     return Run(path)
 
 
@@ -533,8 +534,8 @@ def rerun(
 
     Raises as `run` does, and `RunFolderError` where there is no run.
     """
-    _check_overrides(options)
     with _guest(quiet):
+        _check_overrides(options)
         from fedpriv.runs.other_options import config_for_rerun
         from fedpriv.runs.start import start_run
 
@@ -754,7 +755,10 @@ def _one_run(options: Strings) -> Config:
 
 
 def _check_overrides(options: Strings) -> None:
-    """One value for each option, and nothing that is for the command line. Raises `OptionError`."""
+    """One value for each option, and nothing that is for the command line. Raises `OptionError`. Of an option that
+    stands there twice the last one counts, which is told.
+    """
+    said: dict[str, str] = {}
     for override in parse(options):
         key, value = override.key_or_group, override.get_value_string() if not override.is_delete() else ""
         if key in INSTEAD:
@@ -763,6 +767,7 @@ def _check_overrides(options: Strings) -> None:
             raise OptionError(key, value, "one run has one value: call fedpriv.run for each")
         if key in COMMANDS or key.split(".")[0].split("/")[0] == "hydra":
             raise OptionError(key, value, "is for the command line; where a run is written says folder=")
+        take(said, key, value)
 
 
 def _new_folder(config: Config) -> Path:

@@ -223,7 +223,9 @@ class Experiment:
         return replace(job, pool_seed=self.pool_seed, seen=seen)
 
     def shadow_jobs(self, attack: str) -> list[Job]:
-        """Every second one has the coins of the one before, turned: each example is in half of them."""
+        """Every second one has the coins of the one before, turned: each example is in half of them. Of an odd number
+        coins decide which example of a pair is in one more than the other.
+        """
         count = {"ml_leaks": 1, "lira": self.options.shadows, "rmia": self.options.shadows}.get(attack, 0)
         pairs = len(self.targets.pairs)
         return [

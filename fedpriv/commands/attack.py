@@ -19,10 +19,10 @@ attack:
     inversion          looks for the examples in a client's first update (clients with few examples)
     all                those that the run allows (the default)
 members: evaluated members at most, and as many non-members. known_share: share of the clients that the attacker
-controls. shadows: shadow models of lira and rmia. workers: processes that train them (null: half of the cores). seed:
-draws examples and shadow models. control_models, control_examples, control_epochs: the positive control. The last
-six are of single attacks (conf/config.yaml). The run's own attack.* are the
-defaults. dataset.root and the like say where things are on this machine.
+controls. shadows: shadow models of lira and rmia, of which half hold an example (of an odd number one more or less).
+workers: processes that train them (null: half of the cores). seed: draws examples and shadow models. control_models,
+control_examples, control_epochs: the positive control. The last six are of single attacks (conf/config.yaml). The run's
+own attack.* are the defaults. dataset.root and the like say where things are on this machine.
 
 Every attack runs three times: on the run; on models that give much away (they overfit without
 noise, or a few examples make their updates), where it must succeed; on a model that

@@ -27,6 +27,7 @@ from fedpriv.common.command_line import (
     importing,
     outcome,
     path_of,
+    refuse_no_path,
     shown,
     take,
 )
@@ -354,6 +355,7 @@ def _refuse_others(command: str, folder: str, overrides: Sequence[str], flags: S
             f"rerun={where} option=value repeats a run with other options"
         )
         raise OptionError(key, value, words)
+    refuse_no_path(command, place)
     if not place.is_dir():
         words = "a file, not a run folder" if place.exists() else "there is no such run folder"
         raise OptionError(command, folder, f"{words}; it must hold a run's config.yaml")

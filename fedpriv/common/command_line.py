@@ -267,6 +267,8 @@ def read_option(name: str, value: Any, hint: Any) -> Any:
     """
     kinds, beside = _parts(hint)
     read = value
+    if Path in kinds and isinstance(value, str | Path):
+        refuse_no_path(name, value)
     if isinstance(value, str) and str not in kinds:
         if value == "" and get_origin(kinds[0]) is not Literal:
             raise OptionError(name, "", "is empty: leave it out, or give a value")
@@ -346,10 +348,26 @@ def path_of(text: str) -> str:
     return text[1:-1] if quoted and not os.path.exists(text) else text
 
 
+def refuse_no_path(option: str, value: str | Path) -> None:
+    """Raises `OptionError` for what no system takes for a path, whatever is there."""
+    try:
+        os.lstat(value)
+    except ValueError:
+        raise OptionError(
+            option, str(value).replace("\0", "\\0"), "must be a path: it holds the character NUL"
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            words = "must be a path: it, or a name in it, is longer than this system allows"
+            raise OptionError(option, value, words) from None
+
+
 def check_place(option: str, value: str) -> None:
     """Raises `OptionError` where no folder can be made or written, or none is named."""
     if not value.strip():
         raise OptionError(option, value, "is empty; it must be a folder's name")
+    if "${" not in value:
+        refuse_no_path(option, value)
     place = Path(value)
     if "${" in value or (place.is_dir() and os.access(place, os.W_OK)):
         return

@@ -27,16 +27,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from fedpriv.common.command_line import refuse_no_path
 from fedpriv.common.errors import OptionError, RunFolderError
 from fedpriv.common.run_files import is_file_in, refuse_links
-from fedpriv.config.checks import check
+from fedpriv.config.checks import check, value_of
 from fedpriv.config.explain import first_option_error
 from fedpriv.config.feature_dims import with_dims
 from fedpriv.config.method_pairs import check_pair, schema_for, why_not
 from fedpriv.config.methods import METHODS, AskOptions
 from fedpriv.config.options import MethodOptions
 from fedpriv.config.own_options import CONF, choice, choices, find_own_methods, is_group, read
-from fedpriv.config.owner import is_own, own_code_only, refuse_code, refuse_places
+from fedpriv.config.owner import FILES, is_own, own_code_only, refuse_code, refuse_places
 from fedpriv.config.schema import Config
 from fedpriv.config.spelling import as_typed, how_to_write, meant, refuse_noise_beside_target
 from fedpriv.config.strategy_options import HALVES, contradiction, field_of, home_of, read_options, spelled
@@ -89,6 +90,9 @@ def _parsed(line: str) -> Override:
             raise ValueError("no name")
     except (HydraException, ValueError):
         raise OptionError(*key_and_value(line), how_to_write(line)) from None
+    if "\0" in line:
+        key, value = key_and_value(line)
+        raise OptionError(key, value.replace("\0", "\\0"), "holds the character NUL, which no option takes")
     return parsed
 
 
@@ -115,6 +119,9 @@ def validate(raw: dict[str, Any]) -> Config:
     assert isinstance(strategy, dict)
     config = _with_method(config, strategy)
     check(config)
+    for option in FILES:
+        if (path := value_of(config, config.strategy.options, option)) is not None:
+            refuse_no_path(option, path)
     if isinstance(config.strategy.options, AskOptions):  # answers in place of a model
         config = config.model_copy(update={"model": config.model.model_copy(update={"name": "constant"})})
     return with_dims(config)
@@ -550,6 +557,7 @@ def read_config(folder: str | Path, said: Collection[str] | None = None) -> Conf
     path, place = Path(folder) / "config.yaml", Path(folder)
     if not str(folder):
         raise OptionError("run", "", "must be the folder of a run")
+    refuse_no_path("run", str(folder))
     if not place.is_dir():
         words = "a file, not a run folder" if place.exists() else "there is no such run folder"
         raise RunFolderError(f"{folder}: {words}")

@@ -86,7 +86,11 @@ class AttackConfig(Options):
     known_share: float = Field(
         default=0.25, gt=0, lt=1, description="share of the clients that the attacker is, and whose examples it knows"
     )
-    shadows: int = Field(default=16, ge=2, description="lira, rmia: shadow models of the run's own size")
+    shadows: int = Field(
+        default=16,
+        ge=2,
+        description="lira, rmia: shadow models of the run's own size, half with an example (odd: one more or less)",
+    )
     rmia_gamma: float = Field(
         default=1.0, gt=0, description="rmia: an example counts as ahead of another from this ratio of likelihoods on"
     )

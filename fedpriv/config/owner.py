@@ -30,11 +30,16 @@ KEY_BYTES = 32
 #: In a run's or a sweep's folder.
 OWNER = ".owner"
 
+#: Options whose value is the path of a file or folder, or null.
+FILES = (
+    *("dataset.root", "dataset.test_root", "dataset.cache", "dataset.split", "dataset.schema_file"),
+    *("model.weights", "features.weights", "operations.log_file", "tracking.folder"),
+)
+
 #: Options that say what a machine reads, writes or connects to, and their values where they say nothing.
 PLACES: dict[str, object] = {
-    **dict.fromkeys(("dataset.root", "dataset.test_root", "dataset.cache", "dataset.split")),
-    **dict.fromkeys(("dataset.schema_file", "model.weights", "features.weights", "engine.address")),
-    **dict.fromkeys(("operations.log_file", "operations.metrics_port", "tracking.folder", "tracking.mlflow_address")),
+    **dict.fromkeys(FILES),
+    **dict.fromkeys(("engine.address", "operations.metrics_port", "tracking.mlflow_address")),
     "operations.metrics_address": "127.0.0.1",
     "tracking.kinds": (),
     "tracking.wandb_mode": "offline",

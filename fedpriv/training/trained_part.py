@@ -34,6 +34,8 @@ NORMALISATIONS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, Film)
 #: (parent, name, layer)
 Place = tuple[nn.Module, str, nn.Module]
 LORA = ("lora", "ffa_lora")
+#: Whole names of layers that a refusal lists.
+NAMED = 12
 
 
 class Lora(nn.Module):
@@ -116,8 +118,11 @@ def _lora_places(places: list[Place], model: nn.Module, config: ModelConfig) -> 
             raise OptionError(option, given, f"names {name} twice; allowed: each name once")
         if not any(end.endswith(f".{name}") for end in ends):
             known = ", ".join(dict.fromkeys(end.rpartition(".")[2] for end in ends))
+            whole = list(dict.fromkeys(end[1:] for end in ends))
+            all_of_them = f", ... ({len(whole)} in all)" if len(whole) > NAMED else ""
             words = (
-                f"before its head the model has no linear layer or convolution {name}; allowed: {known}, or whole names"
+                f"before its head the model has no linear layer or convolution {name}; "
+                f"allowed: {known}, or whole names: {', '.join(whole[:NAMED])}{all_of_them}"
             )
             raise OptionError(option, given, words)
     wanted = tuple(f".{name}" for name in config.lora_layers)

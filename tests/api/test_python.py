@@ -194,6 +194,11 @@ def test_a_wrong_option_is_an_exception_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_option_that_is_given_twice_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert fedpriv.plan_run(["num_rounds=2", "seed=1", "seed=1", "num_rounds=3"]).config.num_rounds == 3
+    assert "fedpriv: num_rounds is given as 2 and as 3: the last one counts\n" in capfd.readouterr().err
+
+
 def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
     with pytest.raises(fedpriv.RunFolderError, match="no such run folder"):
         fedpriv.load(tmp_path / "nowhere")
@@ -232,6 +237,24 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
             "options=privacy.target_epsilon=5: is an argument of this call: epsilon=$",
         ),
         (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
+        (
+            lambda run: fedpriv.load("a" * 5000),
+            r"^folder=a{500}\.\.\.: must be a path: it, or a name in it, is longer than",
+        ),
+        (lambda run: fedpriv.run([], folder="a" * 5000), r"^folder=a{500}\.\.\.: must be a path: .* is longer than"),
+        (lambda run: fedpriv.run([], folder="a\0b"), r"^folder=a\\0b: must be a path: it holds the character NUL$"),
+        (
+            lambda run: fedpriv.ask({}, ["count"], "a\0b", 1.0),
+            r"^schema=a\\0b: must be a path: it holds the character NUL$",
+        ),
+        (
+            lambda run: fedpriv.plan_run(["dataset.cache=" + "a" * 5000]),
+            r"^dataset\.cache=a{500}\.\.\.: must be a path: ",
+        ),
+        (
+            lambda run: fedpriv.plan_run(["dataset.cache='a\0b'"]),
+            r"^dataset\.cache='a\\0b': holds the character NUL, which no",
+        ),
         (lambda run: fedpriv.check(None), r"target=None: must be a name \(module:attribute\), or a function"),
         (
             lambda run: run.model.probabilities([[1, 2]]),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import beta, binom, norm
 from torch import nn
 
 from fedpriv.attacks import controls, lira, ml_leaks
@@ -76,12 +77,40 @@ def test_auc_by_hand() -> None:
     members, others = rng.normal(0.7, 1, 40), rng.normal(0, 1, 55)
     wins = (members[:, None] > others) + 0.5 * (members[:, None] == others)
     spread = math.sqrt(wins.mean(1).var(ddof=1) / 40 + wins.mean(0).var(ddof=1) / 55)  # DeLong, written out
-    found = auc(members, others)
-    assert found.value == pytest.approx(wins.mean())
-    assert found.high - found.value == pytest.approx(1.959964 * spread, rel=1e-5)
+    found, mean = auc(members, others), wins.mean()
+    weight = 2 / (2 + 40 * min(mean, 1 - mean))  # of the largest variance beside DeLong's, in comparisons
+    pairs = mean * (1 - mean) / (weight * mean * (1 - mean) / 40 + (1 - weight) * spread**2)
+    ends = beta.ppf([0.025, 0.975], [pairs * mean, pairs * mean + 1], [pairs * (1 - mean) + 1, pairs * (1 - mean)])
+    assert (found.value, found.low, found.high) == pytest.approx((mean, *ends))
+    turned = auc(others, members)
+    assert (turned.low, turned.high) == pytest.approx((1 - found.high, 1 - found.low))
+    alike = auc(np.ones(20), np.ones(30))
+    assert alike.value == 0.5 and alike.low == pytest.approx(1 - alike.high)
     for confidence in (0.95, 0.998):  # of 20 others none is above: likelier than 1 - confidence if less than p are
         p = 1 - (1 - confidence) ** (1 / 20)
         assert auc(np.arange(30.0, 90.0), np.arange(20.0), confidence).low <= 1 - p
+
+
+@pytest.mark.parametrize("area", [0.5, 0.8, 0.95, 0.99])
+@pytest.mark.parametrize(("m", "n"), [(10, 10), (20, 100), (100, 100)])
+def test_interval_of_auc_covers(area: float, m: int, n: int) -> None:
+    """100 draws of each law, of which the interval holds the truth in 95 % or more."""
+    rng, covered, widths = RNG(m + n), list[bool](), list[float]()
+    for law in ("alike", "wide members", "exponential", "few below all"):
+        for _ in range(100):
+            members, others = rng.normal(size=m), rng.normal(size=n)
+            if law == "exponential":
+                members, others = rng.exponential(area / (1 - area), m), rng.exponential(1, n)
+            elif law == "few below all":  # the largest variance that there is
+                members += np.where(rng.random(m) < area, 20, -20)
+            else:
+                wide = 1 if law == "alike" else 3
+                members = norm.ppf(area) * math.hypot(wide, 1) + wide * members
+            found = auc(members, others)
+            covered.append(found.low <= area <= found.high)
+            widths.append(found.high - found.low)
+    assert np.mean(covered) >= 0.94
+    assert np.mean(widths) < 2.5 * 1.96 * math.sqrt(area * (1 - area) / min(m, n)) + 2 / min(m, n)
 
 
 def test_a_true_positive_rate_is_at_a_threshold_and_never_interpolated() -> None:
@@ -339,6 +368,33 @@ def test_controls() -> None:
     leak = normal(1.0)(0)
     assert not controls.negative(Scored(leak.members, leak.others, 50.0)).passed
     assert "failed" in str(controls.positive(normal(0.0)(0)))
+
+
+@pytest.mark.parametrize("pairs", [20, 40, 200])
+def test_the_negative_control_keeps_its_error_where_the_model_leaks(pairs: int) -> None:
+    """A model trained on one example of every pair tells it from the other. Who is called the member is a coin."""
+    heads = np.arange(pairs + 1)
+    failed = []
+    for right in heads:
+        members = (np.arange(pairs) < right).astype(float)
+        found = controls.negative(Scored(members, 1 - members, 0.5))
+        assert found.balanced_accuracy.value == pytest.approx(balanced_accuracy(members, 1 - members, 0.5).value)
+        assert found.auc.value == pytest.approx(auc(members, 1 - members).value)
+        failed.append(not found.passed)
+    error = float(binom.pmf(heads, pairs, 0.5)[failed].sum())
+    assert failed[0] and failed[-1] and 1e-7 < error <= 1 - controls.CONFIDENCE
+
+
+def test_the_negative_control_of_scores_that_differ_keeps_its_error() -> None:
+    """20 pairs of scores, half of them told apart; 10,000 draws of the coins."""
+    rng = RNG(0)
+    scores = rng.normal(size=(2, 20)) + np.array([[3.0], [0.0]]) * (np.arange(20) < 10)
+    draws = rng.random((10_000, 20)) < 0.5
+    failed = sum(
+        not controls.negative(Scored(np.where(coins, *scores), np.where(coins, *scores[::-1]), 1.0)).passed
+        for coins in draws
+    )
+    assert failed <= binom.ppf(0.999, len(draws), 1 - controls.CONFIDENCE)
 
 
 def test_pooled_scores_keep_their_thresholds() -> None:

@@ -150,6 +150,15 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("report|empty", "empty: no run in it"),
         ("compare|empty|file", "empty: no run in it"),
         ("deploy|node|status|policy=file|data=file", "data=file: must be a folder"),
+        (
+            "hydra.run.dir=" + "a" * 5000,
+            "...: must be a path: it, or a name in it, is longer than this system allows\n",
+        ),
+        (
+            "resume=" + "a" * 5000,
+            f"resume={'a' * 500}...: must be a path: it, or a name in it, is longer than",
+        ),
+        ("audit|run=" + "a" * 5000, f"run={'a' * 500}...: must be a path: it, or a name in it, is longer than"),
         ("deploy|node|initt", "COMMAND=initt: allowed: policy, bundle"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -205,6 +206,16 @@ def test_what_no_model_has_is_refused_in_one_line(name: str, options: dict[str, 
     with pytest.raises(OptionError, match=words) as refused:
         built(name, **{"train": "lora", **options})
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_wrong_name_of_a_layer_is_answered_by_names_that_work(name: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        built(name, "lora", lora_layers=("nothing",))
+    ends, _, whole = refused.value.allowed.partition("allowed: ")[2].partition(", or whole names: ")
+    assert ends and whole and not whole.endswith("...")
+    for layer in (*ends.split(", "), *re.sub(r", \.\.\. \(\d+ in all\)$", "", whole).split(", ")):
+        built(name, "lora", lora_layers=(layer,))
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
