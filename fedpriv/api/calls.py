@@ -701,10 +701,7 @@ def ask(
 
     Raises `OptionError` for a wrong question, schema or option, `DataError` for a table that cannot be read.
     """
-    names = {override.key_or_group: override.input_line for override in parse(options)}
-    for name, words in {"privacy.target_epsilon": "epsilon=", "privacy.delta": "delta="}.items():
-        if name in names:  # the later of two values would count in silence
-            raise OptionError("options", names[name], f"is an argument of this call: {words}")
+    names = {override.key_or_group for override in parse(options)}
     held = not isinstance(table, str | Path)
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as place:
         own = [

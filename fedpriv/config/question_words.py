@@ -7,8 +7,10 @@ from pathlib import Path
 
 from fedpriv.common.checksums import MODEL_FILES
 from fedpriv.common.errors import OptionError, RunFolderError
+from fedpriv.config.compose import parse
 from fedpriv.config.methods import AskOptions, asked_in_rounds
 from fedpriv.config.schema import Config
+from fedpriv.config.spelling import named
 
 QUESTIONS = "strategy.client.questions"
 SCORE, WEIGHTS = "score:", {"model.weights"}
@@ -18,7 +20,7 @@ FLOORS = ("strategy.server.min_replies", "strategy.client.min_replies")
 def ask_options(words: Sequence[str]) -> list[str]:
     """Options of a run with strategy=ask. words: questions without ``=``, options with one, flags with ``-``.
     Answers are to be published, so that the noise is the operating system's where no option says otherwise; and all
-    sites count on each other's. Raises `OptionError` where nothing is asked.
+    sites count on each other's. Raises `OptionError` where nothing is asked, or at two prices.
     """
     flags = [word for word in words if word.startswith("-")]
     options = [word for word in words if "=" in word and word not in flags and not word.startswith(SCORE)]
@@ -30,6 +32,11 @@ def ask_options(words: Sequence[str]) -> list[str]:
         raise OptionError(QUESTIONS, "...", "questions are given twice; allowed: one of the two ways")
     if "strategy" in names:
         raise OptionError("strategy", "...", "of a question it is ask: leave it out")
+    said = [named(override) for override in parse(options)]
+    for name in ("privacy.target_epsilon", "privacy.delta"):
+        if len(values := [one[name] for one in said if name in one]) > 1:  # the later would count in silence
+            words = f"{values[0]} is given already, in Python and R as an argument of the call; allowed: one of the two"
+            raise OptionError(name, "null" if values[-1] is None else values[-1], words)
     own = ["strategy=ask"]
     if questions:
         own.append(f"{QUESTIONS}=[{','.join(map(quoted, questions))}]")

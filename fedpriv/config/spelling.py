@@ -76,15 +76,16 @@ def refuse_noise_beside_target(target: float | None, given: Sequence[Override]) 
     if target is None:
         return
     for override in given:
-        key, value = override.key_or_group, override.value() if not override.is_delete() else None
-        named = {key: value}
-        if isinstance(value, dict):
-            named |= {f"{key}.{name}": part for name, part in _leaves(value)}
-        for option, part in named.items():
+        for option, part in named(override).items():
             half, _, name = option.rpartition(".")
             if half in ("strategy.client", "strategy.server") and name in NOISE_OPTIONS:
                 words = f"privacy.target_epsilon={target:g} chooses it; allowed: one of the two"
                 raise OptionError(option, "null" if part is None else part, words)
+
+
+def named(override: Override) -> dict[str, Any]:
+    """Each option that an override names, with its value: of a mapping those inside."""
+    return dict(_leaves({override.key_or_group: None if override.is_delete() else override.value()}))
 
 
 def _leaves(node: dict[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ the one that sorts a comparison's runs.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from fedpriv.common.files import write_atomic
 from fedpriv.common.versions import made_by
+from fedpriv.config.yaml_text import yaml_of
 from fedpriv.report.attacks import INVERTED, ROC, attack_section, inversion_section
 from fedpriv.report.compare import (
     COMPARISON_NOTE,
@@ -130,10 +132,24 @@ def _run_page(
         answered_by=replies(result),
         cost=_cost(run),
         method_figures=_method_figures(run),
-        config_text=run.config_text or "config.yaml is not there.",
+        config_text=(run.config_text if private else run.config and yaml_of(_handed_on(run.config)))
+        or "config.yaml is not there.",
         versions=sorted((name, str(version)) for name, version in versions.items() if version is not None),
         **head(run, problems),
     )
+
+
+#: Where something is on one machine, or in its network.
+PLACE = re.compile(r"/|~/|\\\\|[A-Za-z]:[\\/]|[a-z]+://")
+
+
+def _handed_on(value: Any) -> Any:
+    """Options without the places of the machine that ran them, which are nobody else's business."""
+    if isinstance(value, Mapping):
+        return {name: _handed_on(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_handed_on(part) for part in value]
+    return "(a place of the machine that ran it)" if isinstance(value, str) and PLACE.match(value) else value
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:

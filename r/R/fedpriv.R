@@ -23,7 +23,7 @@ fedpriv <- function(...) {
 #' @param schema path of the table's public schema (docs/tables.md).
 #' @param epsilon,delta what the answers may cost, of a row, or of a person where the schema names a unit.
 #' @param sites simulated sites among which the rows are divided; their noises add up in a secure sum. 1: one place.
-#' @param options further options of the run, "privacy.rng=seeded".
+#' @param options further options of the run, "privacy.rng=seeded"; epsilon and delta are refused here.
 #' @param folder a new folder for the run: report, ledger, answers.csv.
 #' @param certificate whether the folder gets a certificate too; later it can have one where data is a file.
 #' @return a data frame: question, of, answer, low, high (an interval of 95 %), of regressions standard_error and p.

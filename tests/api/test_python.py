@@ -233,8 +233,8 @@ def test_what_is_no_run_is_named(tmp_path: Path, finished: fedpriv.Run) -> None:
         ),
         (lambda run: fedpriv.ask({}, ["count"], {}, 1.0), "dataset.schema_file=a mapping: columns: the option has no"),
         (
-            lambda run: fedpriv.ask({}, ["count"], {"columns": {}}, 1.0, options=["privacy.target_epsilon=5"]),
-            "options=privacy.target_epsilon=5: is an argument of this call: epsilon=$",
+            lambda run: fedpriv.ask("t.csv", ["count"], "s.yaml", 1.0, options=["privacy={target_epsilon: 5}"]),
+            "privacy.target_epsilon=5: 1.0 is given already, in Python and R as an argument",
         ),
         (lambda run: fedpriv.Run(3), "folder=3: must be a str or a Path$"),
         (

@@ -53,9 +53,11 @@ d <- data.frame(x = runif(200), y = "a")
 tell <- function(call) cat(conditionMessage(tryCatch(call, error = identity)), "\\n")
 tell(ask(d, "meen:x", "s.yaml", 1))
 tell(regression(x ~ log(z), d, "s.yaml", 1))
+tell(ask(d, "count", "s.yaml", 1, options = "privacy.target_epsilon=5"))
 options(fedpriv.command = "no-such-program")
 tell(ask(d, "count", "s.yaml", 1))
 """
-    first, second, third = carried_out(code, library, tmp_path).strip().splitlines()
+    first, second, twice, third = carried_out(code, library, tmp_path).strip().splitlines()
+    assert "privacy.target_epsilon=5: 1 is given already" in twice
     assert "questions=meen:x: there is no such question" in first
     assert "must be TARGET ~ COLUMN + COLUMN" in second and "no program no-such-program" in third

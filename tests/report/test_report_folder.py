@@ -6,13 +6,16 @@ import json
 import math
 import subprocess
 import sys
+from html import unescape
 
 import pytest
+import yaml
 from report_runs import THREAT, make_run
 
 from fedpriv.common.errors import RunFolderError
 from fedpriv.report import reading
 from fedpriv.report.compare import compare
+from fedpriv.report.page import write_report
 from fedpriv.report.reading import SWEEP_FILE, count_releases, damage_of, find_runs, read_run
 from fedpriv.report.words import figure, number, seconds, size
 
@@ -152,6 +155,23 @@ def test_releases_are_counted_per_mechanism_and_client(tmp_path):
     assert gaussian.parameters == {"multiplier": (0.05, math.inf)} and gaussian.threat == "client, replace-one, server"
     assert (bare.mechanism, bare.reason, bare.total, bare.parameters) == ("no_bound", "sent bare", 1, {})
     assert "counts a torn line as spent" in problems["ledger.jsonl"]
+
+
+def test_a_page_to_hand_on_names_no_place_of_its_machine(tmp_path):
+    """The page of `private/`, which stays, has the configuration as it is."""
+    folder = make_run(tmp_path / "run")
+    places = {
+        "root": f"/home/quirin/{'patients of the clinic ' * 9}.csv",
+        "cache": "~/cache",
+        "split": ["D:\\quirin\\split.csv", "\\\\nas\\quirin"],
+        "address": "ray://quirin.clinic.lan:10001",
+    }
+    options = yaml.safe_load((folder / "config.yaml").read_text()) | {"run_dir": "/home/quirin/run", "dataset": places}
+    (folder / "config.yaml").write_text(yaml.safe_dump(options))
+    write_report(folder)
+    page, private = (unescape((folder / name).read_text()) for name in ("report.html", "private/report.html"))
+    assert "quirin" not in page and "clinic" not in page and "clients_per_round: 10" in page and "split:" in page
+    assert private.count("quirin") == 5
 
 
 def test_numbers_of_a_summary():

@@ -405,6 +405,23 @@ def test_the_command_asks_and_prints(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert config.privacy.rng == "secure" and config.strategy.options.min_replies == 3
 
 
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ("privacy.target_epsilon=5", "privacy.target_epsilon=5: 1 is given already"),
+        ("++privacy.target_epsilon=5", "privacy.target_epsilon=5: 1 is given already"),
+        ("privacy={target_epsilon: 5}", "privacy.target_epsilon=5: 1 is given already"),
+        ("~privacy.target_epsilon=1", "privacy.target_epsilon=null: 1 is given already"),
+        ("privacy={delta: 0.1}", "privacy.delta=0.1: 1e-05 is given already"),
+    ],
+)
+def test_questions_have_one_price(more: str, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """R's call writes epsilon and delta as options, and its caller's options behind them: the later would count."""
+    given = ["dataset=table", "privacy.target_epsilon=1", "privacy.delta=1e-05", f"hydra.run.dir={tmp_path}/run", more]
+    assert main(["ask", "count", *given]) == 2
+    assert wrong in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
 def test_a_data_frame_is_asked(tmp_path: Path) -> None:
     pandas = importlib.import_module("pandas")
     table = rows()
