@@ -13,7 +13,7 @@ import random
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -42,7 +42,7 @@ from fedpriv.checking.flower_messages import (
     shared_modules,
 )
 from fedpriv.checking.flower_mods import known_mods
-from fedpriv.checking.functions import NotTaken, refuse_ours
+from fedpriv.checking.functions import NotTaken, of_ours, refuse_ours
 from fedpriv.checking.generators import Memory
 from fedpriv.checking.reading import Numbers, is_word
 from fedpriv.checking.replay import COUNTS
@@ -181,11 +181,23 @@ def _of_client(makes: Callable[..., Any]) -> Model | None:
     """What an older client answers when it is asked for its parameters."""
     try:
         with at_most(SECONDS):
-            client = makes(empty_context(RUN_ID, CLIENT, 0, 2))
-            client = client.to_client() if hasattr(client, "to_client") else client
-            return as_model(client.get_parameters(GetParametersIns({})).parameters)
+            return as_model(_client(makes).get_parameters(GetParametersIns({})).parameters)
     except Exception:  # of foreign code, which may have none
         return None
+
+
+def _client(makes: Callable[..., Any]) -> Any:
+    client = makes(empty_context(RUN_ID, CLIENT, 0, 2))
+    return client.to_client() if hasattr(client, "to_client") else client
+
+
+def _refuse_our_client(makes: Callable[..., Any]) -> None:
+    """Raises `NotTaken` where an older app's client is a half of a method of `fedpriv.flower`."""
+    made, ours = None, getattr(sys.modules.get("fedpriv.apps.client"), "AppClient", ())
+    with suppress(Exception), at_most(SECONDS):  # of foreign code: its plays say so
+        made = getattr(_client(makes), "numpy_client", None)
+    if isinstance(made, ours):
+        raise of_ours(made.method)
 
 
 def _array(value: Any) -> Any:
@@ -586,6 +598,8 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
     if not parts.functions:
         raise NotTaken("the app has no function that answers a message")
     refuse_ours(mod for mods in parts.mods.values() for mod in mods)
+    if parts.old:
+        _refuse_our_client(parts.functions["train"])
     first, errors = None, []
     for words, model in models(parts):
         target = AppTarget(app, model, run_config=run_config(parts), old=parts.old, message_type=parts.first)
