@@ -344,7 +344,10 @@ def _replay_layer(subject: Subject, played: Replay, budget: Budget) -> Layer:
     words = f"{len(subject.pairs)} pairs of neighbouring inputs, {played.plays} calls of each {seeds}."
     if played.epsilon is not None:
         words += f" By the law of its noise, what moved most costs an epsilon of at least {played.epsilon:.3g}."
-    could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess"
+    could = "numbers and combinations of numbers without noise, in the inputs that were tried; no small excess, and "
+    could += (
+        "nothing of code that does otherwise after many calls, with other numbers of clients or where it is unchecked"
+    )
     return Layer("replayed", True, words, could, budget.taken())
 
 

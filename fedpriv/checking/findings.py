@@ -117,8 +117,8 @@ recognised doubt count-of-whole-bits
     > Count each bit less one half, or double the count's noise.
 recognised note data-of-partitions
     The app was asked as partitions of its data set: their data are two clients' data as the app reads them, no
-    worst case. To try others, make an `AppTarget` with `give`, a function that puts a data set where the app reads
-    it.
+    worst case, so that too little noise or a clip of each layer alone may pass. To try others, make an `AppTarget`
+    with `give`, a function that puts a data set where the app reads it.
 recognised doubt divided-by-replies
     The mean is over the replies that come, the noise is for {n}: with m replies its multiplier is {z:g} m / {n},
     {smallest:.3g} at the {least} that the strategy inside accepts. Only a warning is logged.

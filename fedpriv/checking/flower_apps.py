@@ -13,8 +13,10 @@ import random
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar
@@ -40,12 +42,12 @@ from fedpriv.checking.flower_messages import (
     shared_modules,
 )
 from fedpriv.checking.flower_mods import known_mods
-from fedpriv.checking.functions import NotTaken, refuse_ours
+from fedpriv.checking.functions import NotTaken, of_ours, refuse_ours
 from fedpriv.checking.generators import Memory
-from fedpriv.checking.reading import Numbers
+from fedpriv.checking.reading import Numbers, is_word
 from fedpriv.checking.replay import COUNTS
 from fedpriv.checking.statistics import bare_names
-from fedpriv.checking.subject import Pair, Question, Recognised, RoundsSubject, Subject, claim_of
+from fedpriv.checking.subject import Budget, Pair, Question, Recognised, RoundsSubject, Subject, claim_of
 from fedpriv.engines.grid import RUN_ID, empty_context
 
 # --- bare apps --------------------------------------------------------------------------------------------------------
@@ -179,11 +181,23 @@ def _of_client(makes: Callable[..., Any]) -> Model | None:
     """What an older client answers when it is asked for its parameters."""
     try:
         with at_most(SECONDS):
-            client = makes(empty_context(RUN_ID, CLIENT, 0, 2))
-            client = client.to_client() if hasattr(client, "to_client") else client
-            return as_model(client.get_parameters(GetParametersIns({})).parameters)
+            return as_model(_client(makes).get_parameters(GetParametersIns({})).parameters)
     except Exception:  # of foreign code, which may have none
         return None
+
+
+def _client(makes: Callable[..., Any]) -> Any:
+    client = makes(empty_context(RUN_ID, CLIENT, 0, 2))
+    return client.to_client() if hasattr(client, "to_client") else client
+
+
+def _refuse_our_client(makes: Callable[..., Any]) -> None:
+    """Raises `NotTaken` where an older app's client is a half of a method of `fedpriv.flower`."""
+    made, ours = None, getattr(sys.modules.get("fedpriv.apps.client"), "AppClient", ())
+    with suppress(Exception), at_most(SECONDS):  # of foreign code: its plays say so
+        made = getattr(_client(makes), "numpy_client", None)
+    if isinstance(made, ours):
+        raise of_ours(made.method)
 
 
 def _array(value: Any) -> Any:
@@ -222,24 +236,38 @@ def _made(value: Any, module: str | None) -> Model | None:
 
 #: How far replaced numbers are from usual ones.
 EXTREME = 1e3
+#: (what was drawn, how many draws of the play came before) -> what is used.
+Change = Callable[[Any, int], Any]
+
+
+def _signs(drawn: Any, number: int, turn: int) -> Any:
+    """Equal numbers with a sign for each draw (turn 0: targets opposite to their rows), or for each column as well
+    (turn -1: signs opposite to those of 1).
+    """
+    columns = np.arange(drawn.shape[-1]) if getattr(drawn, "ndim", 0) else np.zeros(())
+    signs = np.where(np.cos(turn * (columns + 1.0)) > 0, EXTREME, -EXTREME) * (-1.0) ** (number + (turn < 0))
+    return 0 * drawn + (drawn.new_tensor(signs) if hasattr(drawn, "new_tensor") else signs)
+
+
 #: What becomes of normal draws. "": they stay; "other": those of another client.
-CHANGES: Mapping[str, Callable[[Any], Any]] = {
-    "large": lambda drawn: EXTREME * drawn,
-    "large, opposite": lambda drawn: -EXTREME * drawn,
-    "equal": lambda drawn: 0 * drawn + EXTREME,
-    "equal, opposite": lambda drawn: 0 * drawn - EXTREME,
-    "small": lambda drawn: drawn / EXTREME,
+CHANGES: Mapping[str, Change] = {
+    "large": lambda drawn, number: EXTREME * drawn,
+    "large, opposite": lambda drawn, number: -EXTREME * drawn,
+    "equal": lambda drawn, number: 0 * drawn + EXTREME,
+    "equal, opposite": lambda drawn, number: 0 * drawn - EXTREME,
+    "small": lambda drawn, number: drawn / EXTREME,
+    **{f"signs {turn}": partial(_signs, turn=turn) for turn in (0, 1, -1, 2, -2, 3, -3)},
 }
 
 
-def _in_first(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The change, of the first row alone."""
+def _in_first(change: Change) -> Change:
+    """The change, of the first row alone; of numbers that are drawn one by one, of the first alone."""
 
-    def changed(drawn: Any) -> Any:
+    def changed(drawn: Any, number: int) -> Any:
         if getattr(drawn, "ndim", 0) == 0:
-            return change(drawn)
+            return drawn if number else change(drawn, number)
         found = drawn.clone() if hasattr(drawn, "clone") else drawn.copy()
-        found[0] = change(drawn[0])
+        found[0] = change(drawn[0], number)
         return found
 
     return changed
@@ -257,6 +285,7 @@ class Draws:
     unit: str = "client"
     noted: dict[str, Any] = field(default_factory=dict)
     _change: str = ""
+    _drawn: int = 0
     _places: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def survey(self, play: Callable[[int, int], Any]) -> bool:
@@ -276,7 +305,7 @@ class Draws:
     @contextmanager
     def changed(self, change: str) -> Iterator[None]:
         """Generators of data that are made in this block draw changed numbers."""
-        self._change, self.noted = change, {}
+        self._change, self.noted, self._drawn = change, {}, 0
         self._places = self._places or self._makers()
         before = [(holder, name, _of(holder, name)) for holder, name, _ in self._places]
         for holder, name, value in self._places:
@@ -299,8 +328,12 @@ class Draws:
             return given, None
         if self._change == "other":
             return self.other[list(self.seeds).index(key)], None
+        return given, self._changed
+
+    def _changed(self, drawn: Any) -> Any:
+        number, self._drawn = self._drawn, self._drawn + 1
         change = CHANGES[self._change]
-        return given, _in_first(change) if self.unit == "example" else change
+        return (_in_first(change) if self.unit == "example" else change)(drawn, number)
 
     def _makers(self) -> list[tuple[Any, str, Any]]:
         """(holder, name, value) of everything that makes a generator, in its package and in the target's module."""
@@ -565,6 +598,8 @@ def bare_app(app: ClientApp, question: Question) -> AppSubject:
     if not parts.functions:
         raise NotTaken("the app has no function that answers a message")
     refuse_ours(mod for mods in parts.mods.values() for mod in mods)
+    if parts.old:
+        _refuse_our_client(parts.functions["train"])
     first, errors = None, []
     for words, model in models(parts):
         target = AppTarget(app, model, run_config=run_config(parts), old=parts.old, message_type=parts.first)
@@ -605,11 +640,44 @@ def _find_data(subject: AppSubject, question: Question) -> None:
         return
     subject.draws = draws
     before, subject.pairs = subject.pairs, _changed_data("data set" if of_clients else "example")
-    if found and _follows_data(subject):
+    if found and _follows_data(subject, OF_ANOTHER):
         subject.notes = [one for one in subject.notes if one.name != "data-of-partitions"]
+        changes = ("", *CHANGES, *(("other",) if of_clients else ()))
+        tried = [[Asked(0, moved, change) for change in changes] for moved in (0.0, FAR)]
     else:
         subject.draws, subject.pairs = None, before
         subject.known = _numbers_of_partitions(subject)
+        tried = [[Asked(part, moved) for part in range(NUM_PARTITIONS)] for moved in (0.0, FAR, -FAR, 1.0, -1.0)]
+    subject.pairs = [*subject.pairs, *_farthest(subject, tried)]
+
+
+def _farthest(subject: AppSubject, tried: Sequence[Sequence[Asked]]) -> Iterator[Pair]:
+    """Of data that are asked with one model, the two whose answers are farthest apart under one seed, if they are
+    farther apart than those of the subject's pairs. No more is tried after `SECONDS`.
+    """
+
+    def answer(asked: Asked) -> Numbers:
+        try:
+            numbers = subject.play(asked, 1)[0].numbers
+        except Exception:  # of foreign code: the layers say so
+            return NOTHING
+        return np.concatenate([NOTHING, *(part for name, part in numbers.items() if not is_word(name))])
+
+    def apart(one: Numbers, other: Numbers) -> float:
+        with np.errstate(all="ignore"):
+            found = float(np.linalg.norm(one - other)) if one.shape == other.shape else 0.0
+        return found if np.isfinite(found) else 0.0
+
+    best = max(apart(answer(pair.left), answer(pair.right)) for pair in subject.pairs)
+    budget, found, answers = Budget(SECONDS), None, dict[Asked, Numbers]()
+    for asked in (asked for group in tried for asked in group if budget.left):
+        answers[asked] = answer(asked)
+    for one, other in combinations(answers, 2):
+        if one.moved == other.moved and apart(answers[one], answers[other]) > best:
+            best, found = apart(answers[one], answers[other]), (one, other)
+    if found:
+        name = f"of {len(answers)} data sets the two that are answered farthest apart"
+        yield Pair(name, *found, "replace-one", subject.pairs[-1].unit)
 
 
 NOTHING = np.zeros(0)
@@ -623,6 +691,10 @@ def _numbers_of_partitions(subject: AppSubject) -> frozenset[str]:
         for name in plays[0]
         if all(np.array_equal(found.get(name, NOTHING), [one]) for one, found in plays.items())
     )
+
+
+#: Of `_changed_data`'s pairs those that need another client's seeds: an app's order of its rows may follow one, too.
+OF_ANOTHER = 2
 
 
 def _changed_data(unit: str) -> list[Pair]:
@@ -650,9 +722,9 @@ def _partitions() -> list[Pair]:
     return [*found, Pair(words, far[0], far[1], "replace-one", "data set")]
 
 
-def _follows_data(subject: AppSubject) -> bool:
-    """Whether any of the pairs is told apart under equal seeds."""
-    for pair in subject.pairs:
+def _follows_data(subject: AppSubject, after: int = 0) -> bool:
+    """Whether any of the pairs after the first so many is told apart under equal seeds."""
+    for pair in subject.pairs[after:]:
         for seed in range(PLAYS // 2):
             try:
                 one, other = (subject.play(side, seed)[0].numbers for side in (pair.left, pair.right))

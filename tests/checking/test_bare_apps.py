@@ -95,6 +95,57 @@ def test_an_update_that_is_not_clipped_moves_beyond_any_noise() -> None:
     assert faults(app) & {"moves-more-than-claimed", "unbounded-sensitivity"}
 
 
+#: Rows and targets of a client: drawn, read from elsewhere, and read in an order that is drawn.
+REGRESSION = {
+    "drawn": "rows, wanted = own.standard_normal((12, 4)), own.standard_normal(12)",
+    "read": "rows, wanted = ALL[part], WANTED[part]",
+    "shuffled": "order = own.permutation(12); rows, wanted = ALL[part][order], WANTED[part][order]",
+}
+ELSEWHERE = """
+ALL = np.random.default_rng(3).standard_normal((10, 12, 4))
+WANTED = ALL @ np.array([1.0, -2.0, 0.5, 1.0]) + np.arange(10.0)[:, None]
+"""
+
+
+def regression(data: str, clip: str = "move / max(1.0, np.linalg.norm(move))", deviation: str = "2.0") -> ClientApp:
+    text = CLIENT.format(**{**SOUND, "deviation": deviation, "more": ELSEWHERE})
+    drawn = 'rows = np.random.default_rng(50 + context.node_config["partition-id"]).standard_normal((12, 4))'
+    own = 'part = context.node_config["partition-id"]; own = np.random.default_rng(50 + part)'
+    for before, after in {
+        drawn: f"{own if data != 'read' else own.partition(';')[0]}; {REGRESSION[data]}",
+        "move = rows.mean(0) - start": "move = rows.T @ (wanted - rows @ start)",
+        "move = move / max(1.0, np.linalg.norm(move))": f"move = {clip}",
+    }.items():
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    return app_of(text)
+
+
+@pytest.mark.parametrize("data", REGRESSION)
+def test_a_regression_with_half_of_the_noise_is_refuted_and_a_sound_one_is_not(data: str) -> None:
+    """Two data sets with the same rows and opposite targets, or a model between what two clients want."""
+    assert faults(regression(data)) == set()
+    assert faults(regression(data, deviation="1.0")) == {"moves-more-than-claimed"}
+    assert faults(regression(data, clip="move")) & {"moves-more-than-claimed", "unbounded-sensitivity"}
+
+
+@pytest.mark.parametrize("data", REGRESSION)
+def test_a_drawn_order_of_rows_is_no_data(data: str) -> None:
+    assert ("data-of-partitions" in {one.name for one in found_in(regression(data))}) == (data != "drawn")
+
+
+def test_a_claim_about_examples_is_not_refuted_by_rows_drawn_number_by_number() -> None:
+    one = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one", unit="example"), trials=400)
+    text = CLIENT.format(**{**SOUND, "deviation": "0.5"}).replace("rows.mean(0)", "np.clip(rows, -1, 1).mean(0)")
+    drawn = 'np.random.default_rng(50 + context.node_config["partition-id"]).standard_normal((12, 4))'
+    own = 'own = np.random.default_rng(50 + context.node_config["partition-id"])'
+    text = text.replace(
+        f"rows = {drawn}", f"{own}; rows = np.array([[own.normal() for _ in range(4)] for _ in range(12)])"
+    )
+    assert faults(app_of(text), one) == set()
+    assert faults(app_of(text)) == {"moves-more-than-claimed"}
+
+
 def test_a_claim_about_examples_is_not_refuted_by_all_of_them() -> None:
     """One extreme row of twelve moves the mean of clipped rows by a third; all twelve turn the update."""
     one = Question(claim=Claim(4.4, 1e-5, adjacency="replace-one", unit="example"), trials=400)

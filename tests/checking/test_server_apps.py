@@ -70,6 +70,8 @@ def test_halves_of_the_methods_here_are_sent_to_their_audit() -> None:
     mod = flower.fedldp_mod(noise_multiplier=1.0)
     app = ClientApp(mods=[mod])
     app.train()(lambda message, context: message)
-    for target in (flower.FedLDP(), with_main(main), mod, [mod], app):
+    half = flower.client_of("fedldp")
+    old = ClientApp(lambda context: half(lambda arrays, config: (arrays, 20), context=context).to_client())
+    for target in (flower.FedLDP(), with_main(main), mod, [mod], app, old):
         check = check_object(target, QUESTION, seconds=5.0)
         assert check.why_not is not None and "`fedpriv audit strategy=fedldp`" in check.why_not, target
