@@ -176,15 +176,18 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
 
 
 def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource) -> torch.Tensor:
-    """values [..., d] plus noise of standard deviation std [...], for many trials at once; without a grid where std
-    differs between them. Several clients' noises (`NoiseSource.each`) are added client by client, on their own grids.
+    """values [..., d] plus noise of standard deviation std [...], for many trials at once, each on its own grid.
+    Several clients' noises (`NoiseSource.each`) are added client by client.
     """
     if std.ndim == 0:
         return add_normal(values, float(std), noise)
     if noise.each is not None:
         rows = zip(values, std.tolist(), noise.each, strict=True)
         return torch.stack([add_normal(row, own, source) for row, own, source in rows])
-    return values + noise.normal(tuple(values.shape)) * std.to(values.dtype).unsqueeze(-1)
+    std = std.double().unsqueeze(-1)
+    step = torch.ldexp(torch.ones_like(std), torch.frexp(std).exponent - 1 - GAUSSIAN_BITS)  # `grid_step` of each
+    drawn = (noise.fine_normal(tuple(values.shape), 1.0) * std / step).round_()
+    return torch.where(std > 0, (torch.trunc(values.double() / step) + drawn) * step, values).float()
 
 
 def add_laplace(values: torch.Tensor, scale: float, noise: NoiseSource) -> torch.Tensor:

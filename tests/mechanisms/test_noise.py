@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedpriv.attacks.release_audit import _SmoothNoise
 from fedpriv.mechanisms import secure_noise
 from fedpriv.mechanisms.noise import (
     DITHER,
@@ -27,6 +28,7 @@ from fedpriv.mechanisms.noise import (
     SeededNoise,
     add_laplace,
     add_normal,
+    add_normal_each,
     add_normal_finely,
     encode_key,
     fine_step,
@@ -312,6 +314,21 @@ def test_moving_onto_the_grid_never_lengthens_a_vector(numbers: list[float], std
 class NoNoise(SeededNoise):
     def normal(self, shape: Any, std: float = 1.0) -> torch.Tensor:
         return torch.zeros(shape)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_noises_of_many_trials_at_once_are_on_the_grid_of_each(secure: bool, fixed_keys: None) -> None:
+    """Of one scale and of several: what is between two numbers of a grid would tell the values, as it told auditors,
+    whose noise is on the grid of standard deviation 1.
+    """
+    std, values = torch.tensor([0.3, 0.0, 5.0]), torch.rand(3, 4000)
+    found = add_normal_each(values, std, SecureNoise() if secure else _SmoothNoise(1))
+    assert torch.equal(found[1], values[1]) and found.dtype == torch.float32
+    for row in (0, 2):
+        steps = found[row].double() / grid_step(float(std[row]))
+        near = steps[steps.abs() < 2**24]
+        assert len(near) > 1000 and torch.equal(near, near.round())
+        assert float((found[row] - values[row]).std()) == pytest.approx(float(std[row]), rel=0.05)
 
 
 def test_a_sum_on_the_fine_grid_moves_by_hardly_more_than_one_part() -> None:
