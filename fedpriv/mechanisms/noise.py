@@ -177,7 +177,8 @@ def add_normal_finely(values: torch.Tensor, std: float, noise: NoiseSource) -> t
 
 def add_normal_each(values: torch.Tensor, std: torch.Tensor, noise: NoiseSource) -> torch.Tensor:
     """values [..., d] plus noise of standard deviation std [...], for many trials at once, each on its own grid.
-    Several clients' noises (`NoiseSource.each`) are added client by client.
+    Several clients' noises (`NoiseSource.each`) are added client by client. Draws on the grid of standard deviation 1
+    would leave points of the others out, which tells the values: hence fine ones.
     """
     if std.ndim == 0:
         return add_normal(values, float(std), noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from itertools import combinations
@@ -383,6 +384,18 @@ def test_the_negative_control_keeps_its_error_where_the_model_leaks(pairs: int) 
         failed.append(not found.passed)
     error = float(binom.pmf(heads, pairs, 0.5)[failed].sum())
     assert failed[0] and failed[-1] and 1e-7 < error <= 1 - controls.CONFIDENCE
+
+
+def test_no_weighted_sum_of_signs_exceeds_its_gaussian_bound_and_two_reach_it() -> None:
+    """All signs of twelve weights."""
+    signs, rng, nearest = np.array(list(itertools.product([-1, 1], repeat=12))), RNG(0), 0.0
+    some = [np.arange(12) < count for count in range(1, 13)] + [rng.pareto(1.0, 12) for _ in range(30)]
+    for weights in some:
+        reached = np.sort(signs @ (weights / np.linalg.norm(weights)))[::-1]
+        shares = np.searchsorted(-reached, -reached + 1e-9, side="right") / len(signs)  # P(sum >= x) at every x
+        ratio = shares / (controls.SIGNS * norm.sf(reached))
+        nearest = max(nearest, ratio[reached > 0].max())
+    assert nearest == pytest.approx(1.0, abs=1e-6)
 
 
 def test_the_negative_control_of_scores_that_differ_keeps_its_error() -> None:
