@@ -165,8 +165,9 @@ class ClaimSpec(Spec):
     of the paper, and has no verdict. before: the verdict of the list before the protocol, "new" for what was not on it;
     where it is another one, on runs, it counts only if fresh seeds confirm it (docs/results/protocol.md, section 6).
     rule: that moved it. late: the list's own verdict, too, came from a rule that was made after its seeds. confirm:
-    table -> the table with fresh seeds. otherwise: a second reading, both over seeds; the better of the two counts.
-    needs: what would decide it, where it cannot be tested here (of `NEEDS`; missing pictures need not be named).
+    table -> the table with fresh seeds. confirm_pair: the one pair, by its number, that these are for: it can confirm
+    that the claim fails, and not that it holds. otherwise: a second reading, both over seeds; the better of the two
+    counts. needs: what would decide it, of what nothing here tests (of `NEEDS`; missing pictures need not be named).
     """
 
     claim: str
@@ -182,16 +183,22 @@ class ClaimSpec(Spec):
     rule: str = ""
     late: bool = False
     confirm: Mapping[str, str] = {}
+    confirm_pair: int | None = Field(default=None, ge=0)
     needs: Literal["gpu", "hours", "print", "rival"] | None = None
 
     def confirming(self) -> ClaimSpec | None:
         """The same on fresh seeds, if it is planned."""
         if not self.confirm:
             return None
+        one = slice(None) if self.confirm_pair is None else slice(self.confirm_pair, self.confirm_pair + 1)
         tests = {
             name: test
             and test.model_copy(
-                update={part: _elsewhere(getattr(test, part), self.confirm) for part in ("pairs", "cell")}
+                update={
+                    "pairs": _elsewhere(test.pairs[one], self.confirm),
+                    "reported": test.reported[one],
+                    "cell": _elsewhere(test.cell, self.confirm),
+                }
             )
             for name, test in (("test", self.test), ("otherwise", self.otherwise))
         }
@@ -202,6 +209,8 @@ class ClaimSpec(Spec):
         kinds = {test.kind for test in (self.test, self.otherwise) if test and self.otherwise}
         if not kinds <= {"better", "similar", "grows"}:
             raise ValueError(f"otherwise: readings over seeds are compared, not {', '.join(sorted(kinds))}")
+        if self.confirm_pair is not None and not (self.confirm and self.confirm_pair < len(self.test.pairs)):
+            raise ValueError(f"confirm_pair {self.confirm_pair}: confirm and so many pairs are needed")
         return self
 
     @property

@@ -135,7 +135,8 @@ def outcomes(study: Study) -> dict[str, Outcome]:
     claims, found = study.paper.claims, {name: decide(claim, study) for name, claim in study.paper.claims.items()}
     settled = settle({name: one for name, one in found.items() if not claims[name].beyond})
     moved = [name for name, one in settled.items() if _is_moved(claims[name], one, study.paper)]
-    fresh = {name: again for name in moved if (again := claims[name].confirming()) is not None}
+    asked = [name for name in moved if claims[name].confirm_pair is None or settled[name].verdict == FAILS]
+    fresh = {name: again for name in asked if (again := claims[name].confirming()) is not None}
     confirmed = settle({name: decide(claim, study) for name, claim in fresh.items()})
     changed = {name: _confirmed(settled[name], confirmed.get(name)) for name in moved}
     return found | settled | changed
@@ -236,10 +237,10 @@ def _margins(test: Test, pairs: Sequence[tuple[Values, Values]], own: bool) -> l
     """M of each pair: the printed gain, else the smallest of these methods elsewhere, else 1 point of accuracy; in
     another setting than the paper's own at most 1 point. Quantities that are no accuracies have a printed one alone.
     """
-    effect = EFFECT if pairs[0][0].unit == "%" else 0.0
+    effects = [EFFECT if one.unit == "%" else 0.0 for one, _ in pairs]
     printed = dict(enumerate(test.reported))
-    gains = [printed.get(number, test.smallest or effect) for number in range(len(pairs))]
-    return [max(0.0, gain if own else min(gain, effect)) for gain in gains]
+    gains = [printed.get(number, test.smallest or effect) for number, effect in enumerate(effects)]
+    return [max(0.0, gain if own else min(gain, effect)) for gain, effect in zip(gains, effects, strict=True)]
 
 
 # --- what is measured over seeds ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ def values(label: str, *numbers: float, **more: Any) -> Values:
 
 HIGH = values("high", 90.0, 91.0, 92.0)
 LOW = values("low", 80.0, 81.1, 81.9)
+LOWEST = values("lowest", 70.0, 71.2, 71.8)
 NOISY = values("noisy", 70.0, 95.0, 85.0)
 NEAR = values("near", 90.1, 91.0, 92.1)
 FAR = values("far", 92.1, 93.0, 93.9)  # 1.9 to 2.1 above HIGH
@@ -368,6 +370,31 @@ def test_a_verdict_of_a_later_rule_needs_fresh_seeds() -> None:
     fresh_alone = {"x": {"test": {"kind": "better", "pairs": [["f/a/c", "f/b/c"]]}, "before": "not decided"}}
     found = Cells(fresh_alone, {"f/a": HIGH, "f/b": LOW}, f={"first_seed": 100}).outcomes["x"]
     assert found.verdict == HOLDS  # made after the rule
+
+
+def test_fresh_seeds_of_one_pair_can_confirm_that_a_claim_fails_and_no_more() -> None:
+    row = {"before": "not decided", "confirm": {"t": "fresh"}, "confirm_pair": 0}
+    test = {"kind": "better", "pairs": [PAIR[0], ["u/a/c", "u/b/c"]], "reported": [1.0, 2.0]}
+    claims = {"x": {**row, "test": test}}
+
+    def found(first: Values, **fresh: Values) -> Outcome:
+        seeds = {A: first, B: LOW, "u/a": HIGH, "u/b": LOW} | {f"fresh/{name}": one for name, one in fresh.items()}
+        return Cells(claims, seeds, fresh={"first_seed": 100}, u={}).outcomes["x"]
+
+    failed = found(LOWEST, a=LOWEST, b=LOW)
+    assert failed.verdict == FAILS and "reported +1" in failed.words.split("fresh seeds say so")[1]
+    assert found(LOWEST, a=HIGH, b=LOW).verdict == OPEN == found(HIGH, a=HIGH, b=LOW).verdict
+    with pytest.raises(ValueError, match="confirm_pair 2"):
+        Cells({"x": claims["x"] | {"confirm_pair": 2}}, {}, fresh={}, u={})
+
+
+def test_an_effect_is_asked_for_in_each_pairs_own_unit() -> None:
+    """A point of accuracy is the least effect there; a length has none."""
+    accuracies, lengths = values("a", 91.3, 91.4, 91.5), replace(values("b", 0.3, 0.4, 0.5), unit="")
+    claims = {"x": {"test": {"kind": "better", "pairs": [["u/a/c", "u/b/c"], ["t/a/c", "t/b/c"]]}}}
+    seeds = {"u/a": lengths, "u/b": replace(values("d", 0.1, 0.2, 0.3), unit=""), A: accuracies}
+    words = Cells(claims, seeds | {B: values("e", 91.2, 91.3, 91.4)}, u={}).outcomes["x"].words
+    assert words.count("a gain below 1") == 1
 
 
 @pytest.mark.parametrize(
