@@ -153,7 +153,6 @@ class Test(Spec):
 NEEDS = {
     "pictures": "pictures that are not here",
     "gpu": "hours on a GPU",
-    "hours": "hours on two cores",
     "print": "what the paper does not print",
     "rival": "a rival that learns",
 }
@@ -184,7 +183,7 @@ class ClaimSpec(Spec):
     late: bool = False
     confirm: Mapping[str, str] = {}
     confirm_pair: int | None = Field(default=None, ge=0)
-    needs: Literal["gpu", "hours", "print", "rival"] | None = None
+    needs: Literal["gpu", "print", "rival"] | None = None
 
     def confirming(self) -> ClaimSpec | None:
         """The same on fresh seeds, if it is planned."""
