@@ -6,13 +6,15 @@
 Accountants, sampling rates, numbers of compositions and what the noise multiplier is relative to sigma are tried; a
 reading that gives every printed epsilon, to its last digit, is listed. Several epsilons with commas are explained
 together, each by its own value of an option with as many; one epsilon alone fits many readings by chance.
+Accountants: Opacus' Renyi accountant, the moments accountant, the exact Gaussian and zCDP (both without sampling),
+the classical Gaussian with epsilons added or with the root of their number, and advanced composition of it.
 
 rounds=   of the training
 delta=    at which the epsilon is printed (1e-5)
 sigma=    the paper's noise; without it, the noise multiplier that would be needed is given
 batch=    examples in a local batch, of the n= examples of a client
 cohort=   clients in a round, of all clients=
-epochs=   local epochs in a round (1)
+epochs=   local epochs in a round (1), of batches of batch=
 
 A reading says how a number was computed and not that it is a guarantee: `fedpriv plan` computes what a run costs.
 Exit code 1: no reading gives the epsilons.
@@ -41,9 +43,9 @@ Counts = Annotated[
     tuple[Count, ...], BeforeValidator(_split), Field(description="whole numbers of at least 1, with commas")
 ]
 Printed = Annotated[
-    tuple[Annotated[str, Field(pattern=r"^\d+(\.\d+)?$")], ...],
+    tuple[Annotated[str, Field(pattern=r"^(0*[1-9]\d*(\.\d+)?|0+\.\d*[1-9]\d*)$", max_length=20)], ...],
     BeforeValidator(_split),
-    Field(description="printed numbers with commas, as 2.72 or 2.72,1.5"),
+    Field(description="printed numbers above 0 of at most 20 digits with commas, as 2.72 or 2.72,1.5"),
 ]
 
 
@@ -53,9 +55,9 @@ def main(
     *,
     rounds: Counts,
     delta: Annotated[
-        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
+        tuple[Annotated[float, Field(ge=1e-100, lt=1)], ...],
         BeforeValidator(_split),
-        Field(description="numbers between 0 and 1"),
+        Field(description="numbers between 0 and 1, of at least 1e-100"),
     ] = (1e-5,),
     sigma: Annotated[
         tuple[Positive, ...], BeforeValidator(_split), Field(description="positive numbers with commas")
@@ -71,8 +73,10 @@ def main(
     for first, second, one, other in (("batch", "n", batch, n), ("cohort", "clients", cohort, clients)):
         if bool(one) != bool(other):
             raise OptionError(second if one else first, "", f"is missing: {first}= and {second}= belong together")
-        if any(part > whole for part, whole in zip(one, other, strict=False)):
-            raise OptionError(first, one[0], f"is more than {second}={other[0]}")
+    if epochs != (1,) and not batch:
+        raise OptionError(
+            "epochs", ",".join(map(str, epochs)), "needs batch= and n=, which say how many steps they are"
+        )
     given: dict[str, Sequence[float]] = {"rounds": rounds, "delta": delta, "sigma": sigma, "batch": batch, "n": n}
     given |= {"cohort": cohort, "clients": clients, "epochs": epochs}
     found = readings(settings_of(epsilon, {name: values for name, values in given.items() if values}))
@@ -81,7 +85,8 @@ def main(
         multiplier = reading.named or f"{reading.ratio:.6g}{unit}"
         epsilons = ", ".join(f"{value:.4g}" for value in reading.epsilons)
         say(f"{number}. {reading.accountant}, {reading.sampling}, {reading.composed}: epsilon {epsilons}")
-        say(f"   noise multiplier {multiplier} (allowed: {reading.ratios[0]:.4g} to {reading.ratios[1]:.4g}{unit})")
+        allowed = f" (allowed: {reading.ratios[0]:.4g} to {reading.ratios[1]:.4g}{unit})" if reading.ratios else ""
+        say(f"   noise multiplier {multiplier}{allowed}")
     if not found:
         say(f"no reading that was tried gives {','.join(epsilon)}")
         return FAILED

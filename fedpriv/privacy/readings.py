@@ -50,13 +50,18 @@ class Setting:
         half = Decimal(5).scaleb(int(value.as_tuple().exponent) - 1)
         return float(value - half), float(value + half)
 
+    def is_printed(self, epsilon: float) -> bool:
+        """Whether an epsilon is printed so."""
+        least, most = self.interval
+        return least <= epsilon <= most
+
     @property
     def rates(self) -> dict[str, float]:
         """Sampling rates by their words; 1: nothing is amplified."""
         found = {"no sampling": 1.0}
         if self.batch and self.n:
             found["Poisson batches"] = self.batch / self.n
-        if self.cohort and self.clients and self.cohort < self.clients:
+        if self.cohort and self.clients:
             found["Poisson cohorts"] = self.cohort / self.clients
         if len(found) == 3:
             found["Poisson batches of Poisson cohorts"] = math.prod(found.values())
@@ -66,18 +71,20 @@ class Setting:
     def counts(self) -> dict[str, int]:
         """Compositions by their words."""
         found = {"once": 1, "every round": self.rounds}
-        if self.steps > 1:
+        if self.batch and self.n:
             found[STEPS] = self.steps * self.rounds
-        if self.cohort and self.clients and self.cohort < self.clients:
+        if self.cohort and self.clients:
             part = max(1, round(self.rounds * self.cohort / self.clients))
             found["every round in which a client takes part"] = part
-            if self.steps > 1:
+            if self.batch and self.n:
                 found["every local step in which a client takes part"] = self.steps * part
         return found
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Ratios that the setting explains."""
+        """Ratios that the setting explains; none where sigma is not printed."""
+        if self.sigma is None:
+            return {}
         found = {"sigma": 1.0, "2 sigma": 2.0, "sigma / 2 (an update replaced, 2C apart)": 0.5}
         numbers = {"batch": self.batch, "cohort": self.cohort, "local steps": self.steps, "clients": self.clients}
         for words, number in numbers.items():
@@ -164,14 +171,15 @@ ACCOUNTANTS: Mapping[str, Accountant] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """ratios: what the printed epsilons allow together. ratio: the one that the setting explains, in words
-    in ``named``; else, with "", the one of the fewest digits. epsilons: by this reading with this ratio.
+    """ratios: what the printed epsilons allow together; None where one has another than the next, as "batch x sigma" of
+    two batches. ratio: the (first) one that the setting explains, in words in ``named``; else, with "", the one of the
+    fewest digits. epsilons: by this reading with this ratio.
     """
 
     accountant: str
     sampling: str
     composed: str
-    ratios: tuple[float, float]
+    ratios: tuple[float, float] | None
     ratio: float
     named: str
     epsilons: tuple[float, ...]
@@ -195,20 +203,36 @@ def simplest(low: float, high: float) -> float:
 
 def _fitting(settings: Sequence[Setting]) -> Iterator[Reading]:
     first = settings[0]
-    pairs = [(rate, count) for rate in first.rates for count in first.counts if _sensible(rate, count)]
-    for (name, accountant), (sampling, composed) in itertools.product(ACCOUNTANTS.items(), pairs):
+    pairs: dict[tuple[tuple[float, int], ...], tuple[str, str]] = {}  # of equal ones the first
+    for sampling, composed in itertools.product(first.rates, first.counts):
+        if _sensible(sampling, composed):
+            pairs.setdefault(
+                tuple((one.rates[sampling], one.counts[composed]) for one in settings), (sampling, composed)
+            )
+    for (name, accountant), (sampling, composed) in itertools.product(ACCOUNTANTS.items(), pairs.values()):
 
         def epsilon(one: Setting, ratio: float) -> float:
             multiplier = ratio * (one.sigma or 1.0)
             return accountant(multiplier, one.rates[sampling], one.counts[composed], one.delta)  # noqa: B023
 
+        def explained(words: str) -> bool:
+            for one in settings:
+                ratio = one.ratios.get(words, math.nan)
+                tried = SMALLEST <= ratio * (one.sigma or 1.0) <= LARGEST
+                if not (tried and one.is_printed(epsilon(one, ratio))):
+                    return False
+            return True
+
         allowed = _ratios(settings, epsilon)
-        if allowed is None:
+        named = [words for words in first.ratios if explained(words)]
+        if named:
+            ratios = [one.ratios[named[0]] for one in settings]
+        elif allowed is not None:
+            ratios = [simplest(*allowed)] * len(settings)
+        else:
             continue
-        named = {words: ratio for words, ratio in first.ratios.items() if allowed[0] <= ratio <= allowed[1]}
-        ratio = next(iter(named.values()), simplest(*allowed))
-        given = tuple(epsilon(one, ratio) for one in settings)
-        yield Reading(name, sampling, composed, allowed, ratio, " or ".join(named), given)
+        given = tuple(map(epsilon, settings, ratios))
+        yield Reading(name, sampling, composed, allowed, ratios[0], " or ".join(named), given)
 
 
 def _sensible(sampling: str, composed: str) -> bool:
@@ -218,13 +242,17 @@ def _sensible(sampling: str, composed: str) -> bool:
 
 def _ratios(settings: Sequence[Setting], epsilon: Callable[[Setting, float], float]) -> tuple[float, float] | None:
     """Ratios (multipliers where sigma is not printed) that give every printed epsilon; None: there are none."""
-    low, high = SMALLEST, LARGEST
+    sigmas = [one.sigma or 1.0 for one in settings]
+    low, high = SMALLEST / min(sigmas), LARGEST / max(sigmas)
     for one in settings:
         least, most = one.interval
-        if not (epsilon(one, low) >= least and epsilon(one, high) <= most):  # it falls as the ratio grows
+        if not (low <= high and epsilon(one, low) >= least and epsilon(one, high) <= most):  # falls as the ratio grows
             return None
-        low = _where(one, epsilon, most, low, high) if epsilon(one, low) > most else low
-        high = _where(one, epsilon, least, low, high) if epsilon(one, high) < least else high
+        ends = (
+            _where(one, epsilon, most, low, high) if epsilon(one, low) > most else low,
+            _where(one, epsilon, least, low, high) if epsilon(one, high) < least else high,
+        )
+        low, high = min(ends), max(ends)  # of many digits both are one number, up to the last bits
     return low, high
 
 
@@ -232,7 +260,7 @@ def _where(one: Setting, epsilon: Callable[[Setting, float], float], wanted: flo
     def above(logarithm: float) -> float:
         return epsilon(one, math.exp(logarithm)) - wanted
 
-    return math.exp(brentq(above, math.log(low), math.log(high), xtol=1e-6))
+    return math.exp(brentq(above, math.log(low), math.log(high), xtol=1e-12))
 
 
 def settings_of(epsilons: Sequence[str], given: Mapping[str, Sequence[float]]) -> list[Setting]:
@@ -242,9 +270,11 @@ def settings_of(epsilons: Sequence[str], given: Mapping[str, Sequence[float]]) -
         row = {}
         for name, values in given.items():
             if len(values) not in (1, len(epsilons)):
-                raise OptionError(
-                    name, ",".join(map(str, values)), f"must be one value, or {len(epsilons)}: one for each epsilon"
-                )
+                several = f", or {len(epsilons)}: one for each epsilon" if len(epsilons) > 1 else ": epsilon is one"
+                raise OptionError(name, ",".join(f"{value:g}" for value in values), f"must be one value{several}")
             row[name] = values[number if len(values) > 1 else 0]
+        for part, whole in (("batch", "n"), ("cohort", "clients")):
+            if row.get(part, 0) > row.get(whole, math.inf):
+                raise OptionError(part, row[part], f"is more than {whole}={row[whole]}")
         rows.append(Setting(printed, **row))  # type: ignore[arg-type]
     return rows

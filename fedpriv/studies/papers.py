@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -63,6 +63,11 @@ def _flat(value: Any) -> Iterator[Place]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _flat(part)
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether these are two, and no two names."""
+    return isinstance(value, tuple) and len(value) == 2 and not any(isinstance(one, str) for one in value)
 
 
 def places(cell: Any) -> list[Place]:
@@ -136,8 +141,21 @@ class Test(Spec):
         given = self.model_fields_set - {"kind"}
         if wrong := sorted((needed - given) | (given - needed - allowed)):
             raise ValueError(f"{self.kind} needs {', '.join(sorted(needed)) or 'rows or gaps'}: {', '.join(wrong)}")
+        if empty := sorted(one for one in needed if getattr(self, one) in ((), "", None)):
+            raise ValueError(f"{self.kind}: {', '.join(empty)} is empty")
+        if self.kind == "ordered" and not (self.rows or self.gaps):
+            raise ValueError("ordered needs rows or gaps")
+        if self.kind == "at_least" and isinstance(self.bound, tuple):
+            raise ValueError("at_least: bound must be a number")
         if self.kind == "printed" and len(self.says) != len(self.gains):
             raise ValueError("as many figures as gains are needed")
+        if wrong_cell := next((cell for cell in (*self.cells, *self.printed) if len(cell) != 3), None):
+            raise ValueError(f"{'/'.join(wrong_cell)}: a cell is table/row/column")
+        inner = chain.from_iterable(self.pairs) if self.kind == "grows" else ()
+        if not all(map(_is_pair, (*self.pairs, *inner))):
+            raise ValueError(f"{self.kind}: pairs are lists of two" + " pairs" * (self.kind == "grows"))
+        if len(self.reported) > len(self.pairs):
+            raise ValueError("reported: at most one figure for each pair")
         return self
 
     @property
@@ -208,6 +226,10 @@ class ClaimSpec(Spec):
         kinds = {test.kind for test in (self.test, self.otherwise) if test and self.otherwise}
         if not kinds <= {"better", "similar", "grows"}:
             raise ValueError(f"otherwise: readings over seeds are compared, not {', '.join(sorted(kinds))}")
+        if self.before is None and (self.rule or self.late or self.confirm):
+            raise ValueError("before: is missing, the verdict before the rule (or new): rule, late and confirm need it")
+        if len(self.quote) != len(self.line):
+            raise ValueError(f"quote: one part for each line, not {len(self.quote)} for {len(self.line)}")
         if self.confirm_pair is not None and not (self.confirm and self.confirm_pair < len(self.test.pairs)):
             raise ValueError(f"confirm_pair {self.confirm_pair}: confirm and so many pairs are needed")
         return self
@@ -336,7 +358,7 @@ class Paper(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for place, words in (*self._wrong_tables(), *self._wrong_claims(), *self._wrong_figures()):
+        for place, words in chain(self._wrong_tables(), self._wrong_claims(), self._wrong_figures()):
             raise ValueError(f"{place}: {words}")
         return self
 
@@ -372,6 +394,13 @@ class Paper(Spec):
                     yield where, f"no such cell: {table}/{row}/{column}"
                 elif (row, column) in known.left_out:
                     yield where, f"{table}/{row}/{column} is left out"
+            second = claim.otherwise.cells if claim.otherwise else []
+            if wrong := claim.confirm.keys() - {table for table, _, _ in (*claim.test.cells, *second)}:
+                yield where, f"confirm: its tests have no table {', '.join(sorted(wrong))}"
+            if (fresh := claim.confirming()) is not None:
+                cells = fresh.test.cells + (fresh.otherwise.cells if fresh.otherwise else [])
+                if seen := {table for table, _, _ in cells if not self.tables[table].first_seed}:
+                    yield where, f"confirm: no fresh seeds in {', '.join(sorted(seen))} (first_seed: 100 makes them)"
             for table, row, column in claim.test.printed:
                 if column not in self.tables[table].reported.get(row, {}):
                     yield where, f"nothing is reported in {table}/{row}/{column}"

@@ -44,6 +44,32 @@ def test_a_few_orders_give_what_opacus_gives_by_all(multiplier: float, rate: flo
     assert opacus_renyi(multiplier, rate, count, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-12)
 
 
+def test_settings_may_differ_in_what_they_sample_and_in_their_batches() -> None:
+    """Of full batches, or of all clients, an option's words stay; the multiplier follows each one's own batch."""
+    given: dict[str, Any] = {"rounds": [30], "sigma": [0.05], "delta": [1e-5], "batch": [60, 600], "n": [600]}
+    for more in ({}, {"cohort": [100, 10], "clients": [100]}):
+        both = settings_of(["1", "1"], given | more)
+        epsilons = [opacus_renyi(one.sigma * one.batch, one.batch / 600, one.rounds, 1e-5) for one in both]  # type: ignore[operator]
+        found = readings(settings_of([f"{value:.3f}" for value in epsilons], given | more))
+        (one,) = [one for one in found if one.accountant == "Opacus' RDP accountant"]
+        assert (one.sampling, one.composed, one.named) == ("Poisson batches", "every round", "batch x sigma")
+        assert one.ratios is None and one.epsilons == pytest.approx(epsilons)
+
+
+def test_equal_readings_are_listed_once_and_no_noise_is_named_that_is_not_printed() -> None:
+    found = readings(settings_of(["2.72"], {"rounds": [1], "delta": [1e-5], "batch": [600], "n": [600]}))
+    assert len(found) == len({one.accountant for one in found}) == 7
+    assert all(not one.named for one in readings(settings_of(["2.722"], {**RUNS, "rounds": [30], "sigma": [None]})))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sigma"), [("2.7182818284", None), ("20000000", None), ("2.72", 1e-300), ("2.72", 1e300)]
+)
+def test_many_digits_and_any_noise_are_read(epsilon: str, sigma: float | None) -> None:
+    found = readings(settings_of([epsilon], {"rounds": [3], "delta": [1e-5], "sigma": [sigma]}))
+    assert found and all(one.epsilons[0] == pytest.approx(float(epsilon), abs=6e-3, rel=1e-7) for one in found)
+
+
 def test_what_is_printed_is_an_interval() -> None:
     assert Setting("2.72", 1, 1e-5).interval == pytest.approx((2.715, 2.725))
     assert Setting("3", 1, 1e-5).interval == (2.5, 3.5)
@@ -73,9 +99,15 @@ def test_the_command_lists_readings_and_says_where_there_is_none(capsys: pytest.
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["2.7x", "rounds=30"], "EPSILON=2.7x: must be printed numbers with commas"),
+        (["2.7x", "rounds=30"], "EPSILON=2.7x: must be printed numbers above 0 of at most 20 digits with commas"),
         (["2.72", "rounds=30", "batch=60"], "n: is missing: batch= and n= belong together"),
         (["2.72", "rounds=30", "batch=60", "n=30"], "batch=60: is more than n=30"),
+        (["2.72,1", "rounds=30", "batch=60", "n=600,30"], "batch=60: is more than n=30"),
+        (["2.72", "rounds=30", "epochs=5"], "epochs=5: needs batch= and n="),
+        (["0.00", "rounds=30"], "EPSILON=0.00: must be printed numbers above 0"),
+        (["9" * 400, "rounds=30"], "of at most 20 digits"),
+        (["2.72", "rounds=30,40"], "rounds=30,40: must be one value: epsilon is one"),
+        (["2.72", "rounds=30", "delta=1e-320"], "must be numbers between 0 and 1, of at least 1e-100"),
         (["2.72,1", "rounds=30,20,10"], "must be one value, or 2: one for each epsilon"),
         (["2.72", "rounds=0"], "rounds=0: must be whole numbers of at least 1, with commas"),
         (["2.72", "rounds=30", "delta=2"], "delta=2: must be numbers between 0 and 1"),

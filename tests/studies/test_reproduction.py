@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -376,6 +377,15 @@ def test_a_papers_file_is_whole(paper: str, tmp_path: Path, monkeypatch: pytest.
         assert some[0].name and [job.seed for job in some] == list(range(some[0].seed, some[0].seed + len(some)))
     decided = {cell[0] for claim in found.claims.values() for cell in claim.rests_on}
     assert decided >= {name for name, table in found.tables.items() if table.kind in ("plan", "audit")}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_proof_is_where_a_papers_file_says(paper: str) -> None:
+    """ "file.py, `function`": the file is there, and has it."""
+    text = (papers.FOLDER / f"{paper}.yaml").read_text(encoding="utf-8")
+    for file, function in re.findall(r"\b(fedpriv/[\w/]+\.py)(?:, `(\w+)`)?", text):
+        code = (Path(__file__).resolve().parents[2] / file).read_text(encoding="utf-8")
+        assert not function or f"def {function}(" in code, f"{file}, {function}"
 
 
 def test_a_table_may_stay_small_where_the_others_are_the_papers() -> None:

@@ -454,11 +454,36 @@ def test_findings_beyond_the_paper_are_in_no_family() -> None:
         ({"kind": "at_most", "cell": "t/a/c"}, "at_most needs bound, cell: bound"),
         ({"kind": "printed", "gains": [[["t/a/c"], ["t/b/c"]]], "says": [1, 2]}, "as many figures as gains"),
         ({"kind": "better", "pairs": [["t/a/c", "t/x/c"]]}, "claims.x: no such cell: t/x/c"),
+        ({"kind": "better", "pairs": [["x/a/c", "x/b/c"]]}, "claims.x: no such cell: x/a/c"),
+        ({"kind": "better", "pairs": [["t/a", "t/b"]]}, "t/a: a cell is table/row/column"),
+        ({"kind": "better", "pairs": ["t/a/c", "t/b/c"]}, "better: pairs are lists of two"),
+        ({"kind": "better", "pairs": []}, "better: pairs is empty"),
+        ({"kind": "grows", "pairs": PAIR}, "grows: pairs are lists of two pairs"),
+        ({"kind": "better", "pairs": PAIR, "reported": [1, 2]}, "reported: at most one figure for each pair"),
+        ({"kind": "at_least", "cell": "t/a/c", "bound": "t/b/c"}, "at_least: bound must be a number"),
+        ({"kind": "cannot", "why": ""}, "cannot: why is empty"),
+        ({"kind": "ordered"}, "ordered needs rows or gaps"),
     ],
 )
 def test_a_row_that_cannot_be_decided_is_refused(test: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Cells({"x": test}, {})
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"confirm": {"t": "old"}}, "confirm: no fresh seeds in old"),
+        ({"confirm": {"typo": "fresh"}}, "confirm: its tests have no table typo"),
+        ({"confirm": {"t": "x"}}, "no such cell: x/a/c"),
+        ({"before": None, "late": True}, "before: is missing"),
+        ({"quote": ["a", "b"], "line": 3}, "quote: one part for each line, not 2 for 1"),
+    ],
+)
+def test_no_seeds_of_the_time_before_a_rule_confirm_its_verdict(more: dict[str, Any], words: str) -> None:
+    claim = {"test": {"kind": "better", "pairs": PAIR}, "before": "not decided"} | more
+    with pytest.raises(ValueError, match=words):
+        Cells({"x": claim}, {}, old={}, fresh={"first_seed": 100})
 
 
 #: Claims that a bound above them refutes, and by what. Whoever adds one says why in the file (`decides`).
