@@ -128,8 +128,8 @@ def promises(paper: PaperResults) -> list[Claim]:
 
 
 def _repaired(paper: PaperResults) -> str:
-    """Verified epsilons of the repaired method at the paper's own noise, in brackets what is claimed; the repair in
-    words where none is planned.
+    """Verified epsilons of the repaired method at the paper's own noise, in brackets what is claimed and, where the
+    table says it, of what; the repair in words where none is planned.
     """
     for table in paper.tables:
         rows = {row.name: row.cells for row in table.rows}
@@ -140,6 +140,7 @@ def _repaired(paper: PaperResults) -> str:
                 said = [cell.reported for cell in cells if cell.reported is not None] + claimed
                 cost = figure(one.measured and one.measured.mean) + f" [{figure(said[0])}]" * bool(said)
                 costs.append(f"{column}: {cost}" if len(table.columns) > 1 else cost)
+            costs += [f"[{row.label}]" for row in table.rows if row.label.startswith("claimed, of ")]
             return f"{table.title.removeprefix('The epsilon of ')}:<br>{'<br>'.join(costs)}"
     return paper.repair
 

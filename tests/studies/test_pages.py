@@ -174,15 +174,16 @@ def test_every_claim_that_nothing_decides_says_what_would(committed: Studies) ->
 def test_a_paper_in_answers(committed: Studies) -> None:
     studies, boards = committed
     rows = [line for line in head(studies, boards).split("\n") if line.startswith("| [")][: len(studies)]
-    _, agn, _, _, cad = (row.strip("| ").split(" | ")[1:] for row in rows)
+    adp, agn, _, _, cad = (row.strip("| ").split(" | ")[1:] for row in rows)
     assert cad[0].startswith("**in part**: ") and "MNIST, σ = 0.3, 30 rounds: 276 [2.72]" in cad[1]
     counted = ideas_counted(boards)
     assert cad[2] == f"Fed-CAD {in_numbers(counted['Fed-CAD'])}" and cad[3] in ("yes", "in part")
     assert (
         agn[1].startswith("A run at σ = 4 in batches of 60: 0.563 [2]. The noise has a public floor")
         and agn[2].count("<br>") == 2
-        and agn[3] == "no"
+        and agn[3] == "in part"
     )
+    assert adp[1].endswith("44.5 [3]<br>[claimed, of an upload]") and "[by" not in cad[1]
 
     def true(*verdicts: str) -> str:
         one = next(claim for claim in promises(studies["fedcad"]))
