@@ -178,19 +178,23 @@ def _value(accuracy: Any) -> str:
 
 
 def _printed(papers: Mapping[str, PaperResults]) -> dict[str, Any]:
-    """How far the printed accuracies are from those found, by the protocol: reached at no more than a point below."""
-    missed, reached, another = list[float](), 0, 0
-    for table in (table for paper in papers.values() for table in paper.tables if table.unit == "%"):
-        for _, _, cell in table.cells:
-            found = cell.measured
-            if found and found.mean is not None and cell.reported is not None and found.n >= 3:
-                another += table.another
-                if found.mean < cell.reported - LEVEL:
-                    missed.append(cell.reported - found.mean)
-                else:
-                    reached += 1
-    count = len(missed) + reached
-    return {"missed": missed, "reached": reached, "another": "all" if another == count else another}
+    """How far the printed accuracies are from those found, by the protocol: reached at no more than a point below. One
+    that several tables of a paper have counts once, where the runs come nearest to it.
+    """
+    found: dict[tuple[str, str, str, float], tuple[float, bool]] = {}
+    for name, table in ((name, table) for name, paper in papers.items() for table in paper.tables if table.unit == "%"):
+        for row, column, cell in table.cells:
+            one, printed = cell.measured, cell.reported
+            if one and one.mean is not None and one.n >= 3 and printed is not None:
+                place, gap = (name, row, column, printed), (printed - one.mean, table.another)
+                found[place] = min(found.get(place, gap), gap)
+    missed = [gap for gap, _ in found.values() if gap > LEVEL]
+    another = sum(elsewhere for _, elsewhere in found.values())
+    return {
+        "missed": missed,
+        "reached": len(found) - len(missed),
+        "another": "all" if another == len(found) else another,
+    }
 
 
 def _totals(name: str, claims: Sequence[Claim]) -> list[str]:
