@@ -189,12 +189,8 @@ def _printed(papers: Mapping[str, PaperResults]) -> dict[str, Any]:
                 place, gap = (name, row, column, printed), (printed - one.mean, table.another)
                 found[place] = min(found.get(place, gap), gap)
     missed = [gap for gap, _ in found.values() if gap > LEVEL]
-    another = sum(elsewhere for _, elsewhere in found.values())
-    return {
-        "missed": missed,
-        "reached": len(found) - len(missed),
-        "another": "all" if another == len(found) else another,
-    }
+    count, another = len(found), sum(elsewhere for _, elsewhere in found.values())
+    return {"missed": missed, "reached": count - len(missed), "another": "all" if another == count else another}
 
 
 def _totals(name: str, claims: Sequence[Claim]) -> list[str]:
