@@ -410,7 +410,7 @@ class Watched:
         def joined(grid: RayGrid, configured: Any) -> None:
             actor = grid.joining[configured]
             join(grid, configured)
-            pid = ray.get(configured)
+            pid, _ = ray.get(configured)
             (self.node_of[id(actor)],) = [k for k, one in enumerate(nodes) if pid in ray_nodes.descendants(one.pid)]
 
         def submitted(grid: RayGrid, actor: Any, batch: list[Errand], shared: Any) -> Any:
