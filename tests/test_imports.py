@@ -41,7 +41,7 @@ PLAYS_A_CLIENT = (
 #: What halves may know of the configuration.
 SCHEMAS = ("fedpriv.config.methods", "fedpriv.config.options")
 #: Lines of Python in product and tests. These numbers only fall: who needs more raises one in a commit that says why.
-MOST_LINES = {"fedpriv clients strategies": 94_376, "tests": 91_475}
+MOST_LINES = {"fedpriv clients strategies": 94_376, "tests": 91_476}
 COMMANDS = [file for file in (ROOT / "fedpriv/commands").glob("*.py") if file.stem != "__init__"]
 #: Names that may come twice: a package's own file.
 COMMON_FILES = {"__init__.py", "__main__.py"}

@@ -694,6 +694,7 @@ def test_clients_open_no_file_and_readers_none_but_their_own_machines() -> None:
         "fedpriv.app: Path(str(config.run_dir))",  # of the server's half, printed when a run has ended
         "fedpriv.common.identities: Path(str(path))",  # of context.node_config
         "fedpriv.client.method: getattr(self, 'clip_norm', 1.0)",
+        "fedpriv.client.method: getattr(self.options, 'secret_cohorts', False)",
         "fedpriv.client.one_bit: getattr(self.options, 'epsilon', None)",
         "fedpriv.engines.worker: getattr(plain, 'clip_norm', 1.0)",
         "fedpriv.engines.worker: code_at('local.loss', config.local.loss)",  # which nothing from outside can name
